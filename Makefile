@@ -73,8 +73,9 @@ docs: $(DOCS) ## build the documentation into build/docs; a warning or a broken 
 	$(BIN)/python -m sphinx --builder html --fail-on-warning --keep-going --nitpicky --quiet docs build/docs
 	@echo "Documentation: build/docs/index.html"
 
-schema: $(STAMP) ## write search_spaces/schema.json from the model
+schema: $(STAMP) ## write search_spaces/schema.json and the pages of docs/reference from the code
 	$(BIN)/ablate schema > search_spaces/schema.json
+	$(BIN)/python docs/generated.py
 
 bench: $(STAMP) ## the measured claims of docs/benchmarks.md
 	$(RUN_ENV) $(BIN)/python benchmarks/overhead.py

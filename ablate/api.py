@@ -24,7 +24,8 @@ from ablate.functions.source import CODE, find_code, import_path, kept_if_refuse
 from ablate.results.analysis.tables import reports_table, trials_table
 from ablate.studies.campaign import Verdict, read_campaign
 from ablate.studies.locations import RUNS
-from ablate.studies.stored import Stored, figures_of, read_study, rebuild, result_rows, search_front, verdicts_of
+from ablate.studies.report import figures_of, rebuild
+from ablate.studies.stored import Stored, read_study, result_rows, search_front, verdicts_of
 
 if TYPE_CHECKING:
     from ablate.results.report.drawing import Figure

@@ -131,16 +131,30 @@ def csv_text(rows: Sequence[Row], made_by: str) -> str:
 
 
 def with_table(page: str, results: str) -> str:
-    """Return the page with the table of `results` (CSV) between its two markers."""
+    """Return the page with the table of `results` (CSV) between its two markers.
+
+    A line has the rows that measure the same thing against the same target: the lowest and highest value.
+    """
     head, _, rest = page.partition(BEGIN)
     rows = list(csv.DictReader(io.StringIO(results)))
+    alike: dict[tuple[str, str], list[dict[str, str]]] = {}
+    for row in rows:
+        alike.setdefault((row["what"], target(row)), []).append(row)
     lines = ["| what | setting | n | measured | target | |", "|---|---|---:|---:|---|---|"]
-    for r in rows:
-        lines.append(
-            f"| {r['what']} | {r['setting']} | {int(r['n']):,} | {r['measured']} | {target(r)} | {r['pass']} |"
-        )
-    made = f"Commit {rows[0]['commit']}; {rows[0]['versions']}. The CSV has the standard error of each row."
+    for (what, goal), group in alike.items():
+        setting = group[0]["setting"] if len(group) == 1 else f"{len(group)} settings, such as {group[0]['setting']}"
+        n, measured = extent(group, "n"), extent(group, "measured")
+        passed = "pass" if all(row["pass"] == "pass" for row in group) else "FAIL"
+        lines.append(f"| {what} | {setting} | {n} | {measured} | {goal} | {passed} |")
+    made = f"Commit {rows[0]['commit']}; {rows[0]['versions']}. The CSV has each setting, with its standard error."
     return "\n".join([head + BEGIN, "", *lines, "", made, "", END + rest.partition(END)[2]])
+
+
+def extent(rows: Sequence[dict[str, str]], name: str) -> str:
+    """Return the lowest and the highest value of a column of the CSV, or the one that all rows have."""
+    texts = sorted((row[name] for row in rows), key=float)
+    shown = dict.fromkeys(f"{int(text):,}" if name == "n" else text for text in (texts[0], texts[-1]))
+    return " to ".join(shown)
 
 
 def target(row: dict[str, str]) -> str:

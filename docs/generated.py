@@ -1,6 +1,7 @@
-"""The reference pages that are made from the code: the command line from Typer, the study file from its JSON Schema.
+"""Write the parts of docs/reference that are made from the code: `python docs/generated.py`.
 
-Each function returns Markdown. `conf.py` puts it in the place of a marker, `<!-- generated: NAME -->`.
+The command line is from Typer, the study file from its JSON Schema, the Python interface from the source. Each function
+returns Markdown, which stands between `<!-- generated: NAME -->` and `<!-- end -->`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from generated_python import python, python_parts, python_records
 from typer.main import get_command
 
 from ablate.base import errors
@@ -21,28 +23,36 @@ from ablate.core.registry import task_settings as settings_of
 from ablate.study.schema import described_schema, json_schema
 
 JSON_SCHEMA = json.loads((Path(__file__).parent / "json_schema.json").read_text())
-MARKER = re.compile(r"<!-- generated: ([a-z_]+) -->")
+MARKER = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.S)
 
 
 def filled(text: str) -> str:
-    """Return `text` with each marker replaced by what it names; raise KeyError for a name that is not known."""
-    return MARKER.sub(lambda found: PAGES[found[1]](), text)
+    """Return a page with each generated part made anew; raise KeyError for a name that is not known."""
+    return MARKER.sub(lambda found: f"{found[1]}\n{PAGES[found[2]]().strip()}\n\n{found[3]}", text)
 
 
-def command_line() -> str:
-    """Return one section for each command: usage, description, example, arguments and options."""
+def running_commands() -> str:
+    """Return one section for each command that runs a study: usage, description, example, arguments and options."""
+    return "\n".join(text for text, runs in _all_commands() if runs)
+
+
+def other_commands() -> str:
+    """Return the same for all other commands."""
+    return "\n".join(text for text, runs in _all_commands() if not runs)
+
+
+def _all_commands() -> Iterator[tuple[str, bool]]:
     top = get_command(app)
-    root = top.make_context("ablate", [], resilient_parsing=True)
-    return "\n".join(_commands(top, root))
+    return _commands(top, top.make_context("ablate", [], resilient_parsing=True))
 
 
-def _commands(group: Any, context: Any) -> Iterator[str]:
+def _commands(group: Any, context: Any) -> Iterator[tuple[str, bool]]:
     for name, command in group.commands.items():
         inner = command.make_context(name, [], parent=context, resilient_parsing=True)
         if hasattr(command, "commands"):
             yield from _commands(command, inner)
         else:
-            yield _command(command, inner)
+            yield _command(command, inner), any("--executor" in each.opts for each in command.params)
 
 
 def _command(command: Any, context: Any) -> str:
@@ -78,13 +88,13 @@ def task_settings() -> str:
         schema = described_schema(model)
         named = ", ".join(name if name == OWN_TASK else f"`{name}`" for name in names)
         about = {"description": f"{schema['description']} Tasks: {named}."}
-        parts.append(_section(model.__name__, schema | about, mark="###"))
-        parts += [_section(inner, part, mark="###") for inner, part in schema.get("$defs", {}).items()]
+        parts.append(_section(model.__name__, schema | about))
+        parts += [_section(inner, part) for inner, part in schema.get("$defs", {}).items()]
     return "\n".join(parts)
 
 
-def _section(name: str, part: dict[str, Any], *, mark: str = "##") -> str:
-    lines = [f"{mark} {name}", "", part.get("description", ""), "", "| key | value | default | what it sets |"]
+def _section(name: str, part: dict[str, Any]) -> str:
+    lines = [f"## {name}", "", part.get("description", ""), "", "| key | value | default | what it sets |"]
     lines += ["|---|---|---|---|"]
     required = part.get("required", [])
     for key, value in part["properties"].items():
@@ -176,9 +186,17 @@ def _code(text: str) -> str:
 
 
 PAGES: dict[str, Callable[[], str]] = {
-    "command_line": command_line,
+    "running_commands": running_commands,
+    "other_commands": other_commands,
     "study_file": study_file,
     "task_settings": task_settings,
     "exit_codes": exit_codes,
     "json_output": json_output,
+    "python": python,
+    "python_records": python_records,
+    "python_parts": python_parts,
 }
+
+if __name__ == "__main__":
+    for page in Path(__file__).parent.rglob("*.md"):
+        page.write_text(filled(page.read_text()))

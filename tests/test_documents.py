@@ -124,7 +124,7 @@ def test_the_options_that_a_document_names_exist(path: Path) -> None:
     text = re.sub(r"'[^'\n]*'", "", path.read_text())  # a quoted command is the user's
     spans = re.findall(r"`(ablate [^`\n]+)`", text) + re.findall(r"^(?: {4}|\$ )(ablate .*)$", text, re.M)
     assert {o for span in spans for o in re.findall(r"(?<!\S)--[a-z][\w-]*", span)} <= OPTIONS
-    alone = {span.split()[0].partition("=")[0] for span in re.findall(r"`(--[a-z][^`\n]*)`", text)}
+    alone = set(re.findall(r"`(--[a-z][\w-]*)", text))
     assert {option for option in alone if "_" not in option} <= OPTIONS | OF_SCRIPTS | OTHERS
 
 
@@ -134,8 +134,23 @@ SECTIONS = "budget|compare|confirm|model|sampler|scheduler|train|training|tune"
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: str(p.relative_to(REPOSITORY)))
 def test_the_settings_that_a_document_names_exist(path: Path) -> None:
     schema = (REPOSITORY / "search_spaces" / "schema.json").read_text()
-    named = re.findall(rf"`({SECTIONS})\.(?!(?:json|pt|onnx|en|de)`)([a-z_]+)`", path.read_text())
+    named = re.findall(rf"`({SECTIONS})\.(?!(?:json|pt|py|onnx|en|de)`)([a-z_]+)`", path.read_text())
     assert not [each for each in named if not all(f'"{name}": {{' in schema for name in each)]
+
+
+def texts_of_the_code() -> set[str]:
+    """Return every text that the code holds; of one with values in it, the pieces between them."""
+    trees = [ast.parse(path.read_text()) for path in (REPOSITORY / "ablate").rglob("*.py")]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    return {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+
+
+def test_the_messages_of_the_page_of_questions_are_those_of_the_code() -> None:
+    table = (REPOSITORY / "docs" / "faq.md").read_text().partition("## Messages")[2]
+    quoted = re.findall(r"^\| `([^`]+)` \|", table, re.M)
+    texts = texts_of_the_code()
+    assert len(quoted) > 10
+    assert not [each for each in quoted if not any(each in text for text in texts)]
 
 
 def test_the_ledger_page_names_the_changes_of_state_and_the_events_that_the_code_makes() -> None:
@@ -147,14 +162,8 @@ def test_the_ledger_page_names_the_changes_of_state_and_the_events_that_the_code
     changing = {each.name for each in functions if "_require(" in ast.unparse(each)} - {"_require"}
     assert set(re.findall(r"\| `(\w+)`", table)) == changing | {"add_trials"}
     events = re.findall(r"^\| `(\w+)` \|", page.partition("| event (`kind`)")[2].partition("\n\n")[0], re.M)
-    constants = {
-        node.value
-        for path in (REPOSITORY / "ablate").rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Constant)
-    }
     assert len(events) > 10
-    assert set(events) <= constants
+    assert set(events) <= texts_of_the_code()
 
 
 def test_the_glossary_defines_each_term_once() -> None:

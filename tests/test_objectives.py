@@ -133,7 +133,7 @@ RULES = {
     r"== \"(maximize|minimize)\"": {"core/objectives.py"},
     r"\.bound\b": {"core/objectives.py"},
     r"\"params_body\"": {"core/objectives.py", "results/analysis/tables.py", "ledger/records.py", "ledger/schema.py",
-                         "ledger/writes.py", "results/report/numbers.py"},  # columns and a name in words
+                         "ledger/writes.py", "results/report/numbers.py", "study/campaign.py"},  # columns, words
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Write the files of README and of the tutorial for a user's script, and run their command lines."""
+"""Write the files of README, the tutorial for a user's script and pages by job, and run their command lines."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from support.paths import REPOSITORY
 
 README = REPOSITORY / "README.md"
 PAGE = REPOSITORY / "docs" / "tutorial_own_code.md"
+HOW_TO = REPOSITORY / "docs" / "how_to"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
 LIMIT = 240  # seconds
 KILLED = (0, 137, -9)  # of `timeout`; the search may have ended before
@@ -101,6 +102,35 @@ def test_every_file_and_line_of_the_page_works_in_its_order(tmp_path: Path) -> N
     assert "test accuracy" in said["ablate status mine"]
     rows = Reader((tmp_path / "runs" / "parts" / "report" / "index.html").read_text()).rows
     assert {"without-norms", "without-mlps", "without-second"} <= {cell for row in rows for cell in row}
+
+
+CHECK = """
+from load import best, model
+from look import confirmed
+from train import test
+reports = ablate.load_study("mine").reports().filter(trial=best["trial"], replicate=0)
+print(bool(abs(test(model, {})["test_accuracy"].mean() - reports["test_accuracy"][-1]) < 1e-6), len(confirmed) > 0)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3 * LIMIT)
+def test_the_pages_by_job_work_on_the_files_of_the_readme(tmp_path: Path) -> None:
+    """The oracle of the weights that `load.py` reads is the test accuracy that their own seed has reported."""
+    for _, name, text in blocks(README):
+        if name:
+            write(tmp_path / name, text.replace("trials: 20", "trials: 4").replace("epochs: 20", "epochs: 3"))
+    page = HOW_TO / "which_parts.md"
+    listed, compared = follow(page, tmp_path).values()
+    assert [line for line in listed.splitlines() if line.rstrip() not in page.read_text()] == []
+    assert "without-mlp" in compared
+    assert "Without mlp: " in ran("ablate verdict parts", tmp_path)
+    ran("ablate search study.yaml --executor local", tmp_path)
+    for _, name, text in blocks(HOW_TO / "data_and_model.md"):
+        if name:
+            write(tmp_path / name, text)
+    write(tmp_path / "check.py", f"import ablate\n{CHECK}")
+    assert ran("python check.py", tmp_path).splitlines()[-1] == "True True"
 
 
 def test_the_page_changes_as_many_lines_as_it_says(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from ablate.cli.events import print_event, print_events
 from ablate.cli.export import export_app
 from ablate.cli.inspect import look_app
 from ablate.cli.interruption import interruptible
+from ablate.cli.mcp import mcp_app
 from ablate.cli.parts import parts_app
 from ablate.cli.pick import pick_app
 from ablate.cli.streams import is_reader_gone, require_printed, tolerant_streams
@@ -45,6 +46,7 @@ app.add_typer(verdict_app)
 app.add_typer(control_app)
 app.add_typer(judge_app)
 app.add_typer(campaign_app, name="campaign")
+app.add_typer(mcp_app)
 app.add_typer(cluster_app)
 app.add_typer(data_app, name="data")
 START = """Start here:

@@ -66,7 +66,8 @@ def judge(
 
     change = campaign.change_of(read_study(study, asked).study, typed_settings(settings or []), part)
     said = {name: value for name, value in (("runs", runs), ("note", note), ("by", by)) if value is not None}
-    changes = [{"settings": change, "code": each, **said} for each in code or (None,)]
+    revisions: list[str] | list[None] = code or [None]
+    changes = [{"settings": change, "code": each, **said} for each in revisions]
     with interruptible():
         found = campaign.judge(study, asked, changes, errors, wait=0.0 if no_wait else wait)
     if as_json:
@@ -133,7 +134,7 @@ def close(study: options.StudyName, asked: RunOptions) -> None:
 
     with interruptible():
         found = campaign.close(study, asked, errors)
-    _say(*found.status_lines())
+    _say(*found.status_lines(), f"Report: {(asked.home(study) / 'report' / 'index.html').absolute()}")
 
 
 def _say(*lines: str) -> None:

@@ -112,7 +112,8 @@ def content_of(found: Foreign, name: str) -> tuple[dict[str, Any], dict[str, str
     sampler, trials = found.sampler, found.trials
     counts = [_count(spec) for spec in found.config.values()]
     if sampler == "grid" and None in counts:
-        sampler = found.leave("grid", "a grid needs choices or steps for every setting")
+        found.leave("grid", "", "a grid needs choices or steps for every setting")
+        sampler = None
     if trials is None:
         trials = math.prod(each or 1 for each in counts) if sampler == "grid" else 24
         found.note("budget", "all of the grid" if sampler == "grid" else f"{FILL}: the source has no number of trials")

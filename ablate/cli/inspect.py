@@ -133,7 +133,7 @@ def wait(
 def report(study: options.StudyName, asked: Locations, as_json: options.AsJson = False) -> None:
     """Write the tables and the report of a study again, from its ledger alone."""
     from ablate.results.analysis.tables import REPORTS_FILE, TRIALS_FILE
-    from ablate.studies.stored import rebuild
+    from ablate.studies.report import rebuild
 
     _, page = rebuild(study, asked)
     if as_json:

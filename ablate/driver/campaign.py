@@ -20,6 +20,7 @@ from ablate.driver.run import search
 from ablate.driver.versions import code_of
 from ablate.ledger.requests import CLOSE, JUDGE
 from ablate.studies.campaign import LedgerCampaign, Verdict, read_campaign
+from ablate.studies.report import rebuild
 from ablate.studies.stored import read_study as stored_study
 from ablate.study import Study, read_study
 
@@ -88,6 +89,7 @@ def close(name: str, options: RunOptions, console: Console) -> LedgerCampaign:
     found = read_campaign(name, options)
     if request is not None and (refused := found.verdict_on(request).refused):
         raise RequestError(f"campaign {name!r} is not closed: {refused}")
+    rebuild(name, options)
     return found
 
 

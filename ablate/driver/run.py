@@ -51,7 +51,8 @@ from ablate.ledger import Ledger, Snapshot, StudyWriter
 from ablate.results.analysis.tables import write_study_file
 from ablate.studies import code as own
 from ablate.studies import homes as places
-from ablate.studies.stored import results_of, select_networks, with_files, write_results
+from ablate.studies.report import write_results
+from ablate.studies.stored import results_of, select_networks, with_files
 from ablate.study import VARIANT, Study, parse_study, read_study
 from ablate.tracking import TRACKERS, Tracker, build_trackers, sync_periodically
 from ablate.tuning import Search, require_searchable

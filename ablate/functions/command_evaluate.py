@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ablate.base.errors import TrialError
+from ablate.core.objectives import is_evaluated
 from ablate.functions.code_folder import CodeFolder
 from ablate.functions.command_output import NumberReader
 from ablate.functions.command_process import Running
 from ablate.functions.command_words import words_of
-
-REQUIRED = ("val_", "test_")  # begin the names of metrics that an evaluation must print
 
 
 def evaluate(
@@ -45,7 +44,7 @@ def evaluate(
     )
     try:
         running.wait()
-        missing = [each.name for each in readers if each.name.startswith(REQUIRED) and each.name not in found]
+        missing = [each.name for each in readers if is_evaluated(each.name) and each.name not in found]
         if running.code != 0:
             raise running.failure(" while it evaluated what the trial has written")
         if missing:

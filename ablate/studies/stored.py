@@ -1,4 +1,4 @@
-"""Reads studies without running them, and rebuilds their reports from the ledger alone."""
+"""Reads studies without running them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import polars as pl
 from rich.console import RenderableType
@@ -20,15 +18,12 @@ from ablate.core.trial import TrialConfig, TrialState
 from ablate.ledger import Ledger, Snapshot, StudyRecord, TrialRecord
 from ablate.results.analysis import confirmed, front, metric_values, pooled
 from ablate.results.analysis.results import Results
-from ablate.results.analysis.tables import reports_table, trials_table, write_tables
+from ablate.results.analysis.tables import reports_table, trials_table
 from ablate.results.analysis.verdicts import verdicts
-from ablate.results.report import draw_figures, result_lines, write_report
-from ablate.studies.homes import refuse_other_ledger, with_store
+from ablate.results.report import result_lines
+from ablate.studies.homes import with_store
 from ablate.studies.locations import Locations
 from ablate.study import Study, parse_study
-
-if TYPE_CHECKING:
-    from ablate.results.report.drawing import Figure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,26 +90,6 @@ def known_names(locations: Locations) -> list[str]:
         with Ledger.open(locations.storage, create=False) as ledger:
             return [record.name for record in ledger.studies()]
     return sorted(path.parent.name for path in locations.root.glob("*/ledger.sqlite"))
-
-
-def rebuild(name: str, locations: Locations) -> tuple[Study, Path]:
-    """Write tables and report of study `name` from its record; return the study and the page's path."""
-    with open_ledger(name, locations) as ledger:
-        found = Stored.of(ledger, name)
-        refuse_other_ledger(locations.home(name), name, ledger, locations)
-    home = locations.make_home(name)
-    return found.study, write_results(found.study, with_files(found.snapshot, locations), home)
-
-
-def write_results(study: Study, snapshot: Snapshot, home: Path) -> Path:
-    """Write `trials.parquet`, `reports.parquet` and, from these, the report into `home`; return the page's path."""
-    trials, reports = (pl.read_parquet(path, glob=False) for path in write_tables(snapshot, home))
-    return write_report(Results(cover_datasets(study, snapshot.trials), trials, reports, snapshot.events), home)
-
-
-def figures_of(found: Stored) -> list[Figure]:
-    """Return the figures of a study's page, drawn from its ledger."""
-    return draw_figures(found.results)
 
 
 def verdicts_of(found: Stored) -> pl.DataFrame:

@@ -43,7 +43,7 @@ def test_an_option_that_the_manifest_gives_itself_is_refused(option: str) -> Non
             request(arguments=words)
 
 
-FREE = {"--code-changed", "--cpus-per-trial", "--pack", "--tracker", "--extend", "--relocate", "--keep-going"}
+FREE = {"--code-changed", "--cpus-per-trial", "--pack", "--tracker", "--extend", "--relocate", "--keep-going", "--json"}
 
 
 @pytest.mark.parametrize(

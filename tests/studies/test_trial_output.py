@@ -11,6 +11,7 @@ import pytest
 
 from ablate.studies.trial import LINES_SHOWN
 from support.commands import run
+from support.page_reader import Reader
 
 SCRIPT = """\
 import sys
@@ -50,5 +51,9 @@ def test_a_trial_shows_what_it_printed(tmp_path: Path, monkeypatch: pytest.Monke
     assert "Its output, the last lines of 31 (all: --log):" in out
     _, out, _ = run(capfd, "trial", "printed", str(1 - failed), "--json")
     assert json.loads(out)["output"].splitlines() == [*whole, "val_loss=1.0"]
+    page = Reader((tmp_path / "runs" / "printed" / "report" / "index.html").read_text()).text
+    assert f"{' '.join(whole[1 - LINES_SHOWN :])} it does not fit" in page
+    assert f"ablate retry printed {failed} --from-start" in page
+    assert f"ablate enqueue printed config.lr={2.0 if failed else 1.0}" in page
     [attached] = tmp_path.glob("runs/mlartifacts/**/output.txt")
     assert attached.read_text().splitlines()[-1] == "it does not fit"

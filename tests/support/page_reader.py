@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from ablate.results.report import frame
+from ablate.results.report.drawing import Figure
 
 VOID = {"meta", "link", "img", "br", "hr", "input"}
 
@@ -45,3 +51,15 @@ class Reader(HTMLParser):
     def text(self) -> str:
         """The visible text, each gap one space."""
         return " ".join(" ".join(self.texts).split())
+
+
+def draw_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Render pages without the figures' script and without pictures, which cost seconds."""
+    monkeypatch.setattr(frame, "bundle", lambda: "")
+    monkeypatch.setattr(Figure, "inline", "")
+
+    def unwritten(figure: Figure, folder: Path) -> Path:
+        return folder / figure.stem
+
+    for name in ("write_png", "write_svg"):
+        monkeypatch.setattr(frame, name, unwritten)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, wraps
 from typing import Any, TypeVar
@@ -19,12 +19,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """What a study has measured: the tables of its trials and reports (docs/tables.md), and the ledger's events."""
+    """What a study has measured: the tables of its trials and reports (docs/tables.md), and the ledger's events.
+
+    `output` returns what a trial of a data set, by its number, has printed; None if that is not read.
+    `campaign` is what a campaign's page shows (`ablate.studies.report.campaign_values`).
+    """
 
     study: Study
     trials: pl.DataFrame
     reports: pl.DataFrame = field(default_factory=pl.DataFrame)
     events: Sequence[EventRecord] = ()
+    output: Callable[[str, int], str] | None = None
+    campaign: Mapping[str, Any] | None = None
     known: dict[Callable[[Results], Any], Any] = field(default_factory=dict, init=False, repr=False)
 
     @staticmethod

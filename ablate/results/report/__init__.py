@@ -51,8 +51,8 @@ def draw_figures(results: Results) -> list[Figure]:
 def write_report(results: Results, home: Path) -> Path:
     """Write home/report/index.html, *.csv and *.png; return the page's path.
 
-    A study with `compare` has its own kind of page (docs/compare.md). Raises AblateError, in one line, if the folder
-    cannot be written.
+    A study with `compare` or `campaign` has its own kind of page (docs/compare.md, docs/campaign.md). Raises
+    AblateError, in one line, if the folder cannot be written.
     """
     from ablate.results.report.frame import write_files
 
@@ -64,14 +64,14 @@ def build_page(results: Results, *, live: bool = False, matters: Mapping[str, di
 
     A `live` page is one for a server. `matters` are those of `find_matters`; by default they are computed.
     """
-    known = {} if results.study.compare is not None else {"matters": matters}
+    known = {"matters": matters} if _kind(results) == "front" else {}
     page: Page = _page_of(results).build(results, live=live, **known)
     return page
 
 
 def find_matters(results: Results) -> dict[str, dict[str, Any]]:
-    """Return what a search's page says about the importance of settings, by data set; nothing for a comparison."""
-    if results.study.compare is not None:
+    """Return what a search's page says about the importance of settings, by data set; nothing for another study."""
+    if _kind(results) != "front":
         return {}
     found: dict[str, dict[str, Any]] = _page_of(results).find_matters(results)
     return found
@@ -79,4 +79,9 @@ def find_matters(results: Results) -> dict[str, dict[str, Any]]:
 
 def _page_of(results: Results) -> Any:
     """Return the module of the page; it imports altair and vl-convert, which takes a second."""
-    return import_module(f"ablate.results.report.{'front' if results.study.compare is None else 'comparison'}.page")
+    return import_module(f"ablate.results.report.{_kind(results)}.page")
+
+
+def _kind(results: Results) -> str:
+    study = results.study
+    return "campaign" if study.campaign is not None else "front" if study.compare is None else "comparison"

@@ -15,6 +15,7 @@ import altair as alt
 import numpy as np
 import polars as pl
 import vl_convert
+from markupsafe import Markup
 
 from ablate.base.files import DiskFolder
 from ablate.results.analysis.tables import csv_text
@@ -54,7 +55,10 @@ PALETTES: dict[str, dict[str, str]] = {
 class Figure:
     """One figure: a file stem, a title, a caption in plain words, and its specification with colour roles.
 
-    A figure of `panels`, each with a separate scale, has no specification itself.
+    `key` explains the marks that the figure's own legend does not: a glyph of parts.html.j2 and its meaning.
+
+    A figure of `panels`, each with a separate scale, has no specification itself. A `tested` one has numbers of the
+    test split beside the validation numbers of search trials.
     """
 
     stem: str
@@ -62,6 +66,8 @@ class Figure:
     caption: str
     spec: dict[str, Any] = field(default_factory=dict)
     panels: tuple[Figure, ...] = ()
+    tested: bool = False
+    key: tuple[tuple[str, str], ...] = ()
 
     def _repr_png_(self) -> bytes:
         """Return the figure as a notebook shows it."""
@@ -72,6 +78,14 @@ class Figure:
         """The figure as an SVG file, in light colours on white."""
         spec = paint({**self.picture(), "background": "role:paper"}, PALETTES["light"])
         return _numbered(without_layers(str(vl_convert.vegalite_to_svg(spec))))
+
+    @property
+    def inline(self) -> Markup:
+        """The same picture as a part of a page: its ids are unique there, its colours are those of page.css."""
+        own = re.sub(r'( id="|url\(#|href="#)(part[0-9]+)', rf"\1{self.stem}-\2", self.svg)
+        for role, colour in PALETTES["light"].items():
+            own = own.replace(f'"{colour}"', f'"var(--{role.removeprefix("role:")})"')
+        return Markup(own)
 
     def picture(self) -> dict[str, Any]:
         """Return the specification of the whole figure at PNG_WIDTH, panels in PANEL_COLUMNS."""
@@ -144,6 +158,13 @@ def _cells(values: list[Any]) -> pl.Series:
     texts = [", ".join(value) if isinstance(value, list) else value for value in values]
     numbers = all(value is None or isinstance(value, int | float) for value in texts)
     return pl.Series(texts if numbers else [None if value is None else str(value) for value in texts], strict=False)
+
+
+def drawn_rows(figure: Figure) -> Iterator[Mapping[str, Any]]:
+    """Yield the rows of all layers of a figure or its panels."""
+    for panel in figure.panels or (figure,):
+        for _, values in _layers_of(panel.spec, ()):
+            yield from values
 
 
 def _layers_of(spec: Mapping[str, Any], above: Sequence[Any]) -> Iterator[tuple[str, Sequence[Any]]]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import platform
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from hashlib import sha256
 from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
@@ -56,6 +58,7 @@ def render_page(template: str, study: Study, drawn: Sequence[Figure], *, live: b
 
     A `live` page takes its scripts from its server (assets/), links trials, and holds LIVE.
     """
+    scripts = [Markup(bundle()), Markup(asset("figures.js"))] if drawn and not live else []
     specs = {panel.stem: panel.spec for figure in drawn for panel in figure.panels or (figure,)}
     return (
         environment()
@@ -65,8 +68,8 @@ def render_page(template: str, study: Study, drawn: Sequence[Figure], *, live: b
             specs=specs,
             palettes=PALETTES,
             style=Markup(asset("page.css") + (asset("live.css") if live else "")),
-            script=Markup(asset("page.js")),
-            bundle=Markup(bundle() if specs and not live else ""),
+            scripts=scripts,
+            digests=Markup(" ".join(map(digest, scripts))),
             live=LIVE if live else "",
             effects=[(n, f"{smallest_effect(n):.1f}") for n in (2, 3, 5, 10, 20)],
             versions=versions(),
@@ -122,6 +125,11 @@ def environment() -> jinja2.Environment:
 def asset(name: str) -> str:
     """Return the text of a file of this folder."""
     return resources.files("ablate.results.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def digest(script: str) -> str:
+    """Return the source by which a content security policy lets this script run, and no other."""
+    return f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'"
 
 
 @cache

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from ablate.base.plain_text import one_printable_line
-from ablate.core.objectives import SIZE_METRICS, is_share
+from ablate.core.objectives import SIZE_METRICS, ObjectiveLike, is_higher_better, is_share
 from ablate.results.analysis.intervals import natural_bounds
 
 DASH = "–"
@@ -125,6 +126,12 @@ def spell_metric(metric: str) -> str:
     prefix, _, rest = metric.partition("_")
     first = {"val": "validation", "train": "training"}.get(prefix, prefix)
     return f"{first} {rest.replace('_', ' ').replace('bleu', 'BLEU')}".strip()
+
+
+def better_end(metric: str, objectives: Iterable[ObjectiveLike], ends: tuple[str, str]) -> str:
+    """Return the one of two ends, of low and of high values, at which a metric is better; '' if nothing says it."""
+    higher = is_higher_better(metric, objectives)
+    return "" if higher is None else ends[higher]
 
 
 def printable(text: str) -> str:

@@ -27,7 +27,7 @@ from ablate.studies.stored import known_names, read_study
 from ablate.studies.trial import trial_details
 
 HEADERS = {
-    "content-security-policy": "default-src 'none'; script-src 'self' 'unsafe-eval'; style-src 'unsafe-inline';"
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'unsafe-inline';"
     " img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "cache-control": "no-cache",
     "referrer-policy": "no-referrer",
@@ -35,7 +35,7 @@ HEADERS = {
 }
 SCRIPTS: dict[str, Callable[[], str]] = {
     "vega.js": bundle,
-    "page.js": lambda: asset("page.js"),
+    "figures.js": lambda: asset("figures.js"),
     "live.js": lambda: asset("live.js"),
 }
 

@@ -16,6 +16,7 @@ from ablate.core.objectives import STATE_ORDER
 from ablate.ledger import Glance, StudyRecord
 from ablate.results.report import build_page, find_matters
 from ablate.studies.locations import Locations
+from ablate.studies.report import results_of_page
 from ablate.studies.status import results_as_values, running_driver, status_of
 from ablate.studies.stored import open_ledger, read_study
 
@@ -99,7 +100,7 @@ class Views:
                     value = find_matters(found.results)
                 else:
                     version = _page_version(version, matters)
-                    value = build_page(found.results, live=True, matters=matters.value if matters else {})
+                    value = build_page(results_of_page(found), live=True, matters=matters.value if matters else {})
                 ended = time.monotonic()
         except BaseException as error:  # the request that asks for the result raises it
             job.set_exception(error)

@@ -11,14 +11,13 @@ import pytest
 
 from ablate.results.analysis import results as results_module
 from ablate.results.analysis.results import Results, once
-from ablate.results.report import frame, front_table, write_report
+from ablate.results.report import front_table, write_report
+from support.page_reader import draw_nothing
 from support.planted_study import make_study, plant
 
 
 def test_a_page_pools_the_seeds_of_its_networks_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(frame, "bundle", lambda: "")
-    for name in ("write_png", "write_svg"):
-        monkeypatch.setattr(frame, name, lambda figure, folder: folder)
+    draw_nothing(monkeypatch)
     calls: list[int] = []
     pooled = results_module.pooled
 

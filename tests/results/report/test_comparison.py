@@ -15,13 +15,13 @@ from scipy import stats
 
 from ablate.results.analysis.comparison import cells
 from ablate.results.analysis.results import Results
-from ablate.results.report import comparison_lines, frame, write_report
+from ablate.results.report import comparison_lines, write_report
 from ablate.results.report.comparison.table import Footnotes, block
 from ablate.results.report.comparison.wording import answers
 from ablate.results.report.drawing import PALETTES, paint
 from ablate.study import parse_study
 from support.operations import count_calls
-from support.page_reader import Reader
+from support.page_reader import Reader, draw_nothing
 from support.planted_comparison import FILE, PARAMS, make_study, plant
 
 PARTS = """\
@@ -51,9 +51,7 @@ def terminal(study: Any, trials: pl.DataFrame, reports: pl.DataFrame, width: int
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Render without the figures' script and without pictures, which cost seconds."""
-    monkeypatch.setattr(frame, "bundle", lambda: "")
-    for name in ("write_png", "write_svg"):
-        monkeypatch.setattr(frame, name, lambda figure, folder: folder)
+    draw_nothing(monkeypatch)
 
 
 @pytest.fixture(scope="module")

@@ -11,11 +11,11 @@ import pytest
 from rich.console import Console
 
 from ablate.results.analysis.results import Results
-from ablate.results.report import draw_figures, frame, result_lines, write_report
+from ablate.results.report import draw_figures, result_lines, write_report
 from ablate.results.report.comparison.design import design_lines
 from ablate.study import Study, parse_study
 from support.commands import run
-from support.page_reader import Reader
+from support.page_reader import Reader, draw_nothing
 from support.planted_comparison import plant
 
 REDUNDANT = """\
@@ -52,8 +52,7 @@ compare: {baseline: complete, design: full, twin: [mlp]}
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Render without the figures' script and without PNG files, which cost seconds."""
-    monkeypatch.setattr(frame, "bundle", lambda: "")
-    monkeypatch.setattr(frame, "write_png", lambda figure, folder: folder / f"{figure.stem}.png")
+    draw_nothing(monkeypatch)
 
 
 def terminal(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> str:

@@ -13,7 +13,7 @@ from ablate.ledger.events import check_payload
 from ablate.results.analysis import front
 from ablate.results.analysis.results import Results
 from ablate.results.analysis.size_shares import UNCOUNTED
-from ablate.results.report import frame, write_report
+from ablate.results.report import write_report
 from ablate.results.report.drawing import drawn_data
 from ablate.results.report.front.axes import objective_axis, setting_axis
 from ablate.results.report.front.findings import Findings
@@ -27,7 +27,7 @@ from ablate.results.report.front.importance import (
 from ablate.results.report.front.importance_figures import MOST_LINES, MOST_POINTS, drawn_trials, matter_figures
 from ablate.study.space import Choices, FloatRange
 from support.latex_reader import table_cells
-from support.page_reader import Reader
+from support.page_reader import Reader, draw_nothing
 from support.planted_study import make_study, reports_of, trial_row, trials_of
 
 MODEL = {"width": {"int": [8, 128], "step": 8}, "mlp": {"choices": [0, 64, 128]}}
@@ -171,9 +171,7 @@ def test_the_variant_is_a_setting():
 
 
 def test_page_csv_and_latex_hold_the_same_importances(tmp_path, monkeypatch):
-    monkeypatch.setattr(frame, "bundle", lambda: "")
-    for name in ("write_png", "write_svg"):
-        monkeypatch.setattr(frame, name, lambda figure, folder: folder)
+    draw_nothing(monkeypatch)
     study, trials = planted()
     path = write_report(Results(study, trials, reports_of([]), EXACT), tmp_path)
     reader = Reader(path.read_text(encoding="utf-8"))
@@ -266,8 +264,7 @@ def test_labels_of_settings_are_dotted_where_short_names_collide():
 
 
 def test_hostile_names_stay_text(tmp_path, monkeypatch):
-    monkeypatch.setattr(frame, "bundle", lambda: "")
-    monkeypatch.setattr(frame, "write_png", lambda figure, folder: folder)
+    draw_nothing(monkeypatch)
     wicked = "<script>alert(1)</script>\x1b[31m"
     study, trials = planted(variants=[{"name": wicked}, {"name": "\\input{x}"}])
     names = [wicked if trial % 2 else "\\input{x}" for trial in trials["trial"]]

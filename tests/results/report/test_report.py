@@ -18,7 +18,7 @@ from ablate.results.report import frame, front_lines, front_table, write_report
 from ablate.results.report.drawing import PALETTES, paint
 from ablate.results.report.front import terminal
 from ablate.results.report.front.summary import summary
-from support.page_reader import Reader
+from support.page_reader import Reader, draw_nothing
 from support.planted_study import make_study, plant, report_rows, reports_of, trial_row, trials_of
 
 
@@ -35,9 +35,7 @@ def written(tmp_path_factory):
 @pytest.fixture
 def quick(monkeypatch):
     """Render without the figures' script and without pictures, which cost seconds."""
-    monkeypatch.setattr(frame, "bundle", lambda: "")
-    for name in ("write_png", "write_svg"):
-        monkeypatch.setattr(frame, name, lambda figure, folder: folder)
+    draw_nothing(monkeypatch)
 
 
 def read(study, trials, reports, home):

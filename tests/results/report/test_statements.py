@@ -10,10 +10,10 @@ from rich.console import Console
 
 from ablate.ledger import Ledger
 from ablate.results.analysis.results import Results
-from ablate.results.report import frame, front_lines, front_table, write_report
+from ablate.results.report import front_lines, front_table, write_report
 from ablate.results.report.front.summary import summary
 from support.commands import run
-from support.page_reader import Reader
+from support.page_reader import Reader, draw_nothing
 from support.planted_study import make_study, report_rows, reports_of, trial_row, trials_of
 
 STUDY = """\
@@ -30,7 +30,7 @@ confirm: {replicates: 2}
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frame, "bundle", lambda: "")
+    draw_nothing(monkeypatch)
 
 
 def searched(capfd: pytest.CaptureFixture[str], folder: Path, text: str, *more: str) -> tuple[str, str]:

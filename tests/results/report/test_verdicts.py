@@ -155,7 +155,7 @@ def test_the_forest_plot_has_every_seed_both_intervals_and_the_margin() -> None:
     for row in table.filter(pl.col("metric") == "val_accuracy", pl.col("column") == "lists").iter_rows(named=True):
         for name in ("difference", "low", "high", "margin_low", "margin_high"):
             assert points[row["variant"]][name] == pytest.approx(100 * row[name], rel=1e-4)
-    assert "The shaded band is the margin." in accuracy.caption
+    assert ("band", "margin") in accuracy.key
     assert [layer["mark"]["type"] for layer in loss.panels[0].spec["layer"]] == marks[1:]
 
 

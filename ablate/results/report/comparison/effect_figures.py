@@ -11,12 +11,13 @@ from ablate.core.objectives import is_share
 from ablate.results.analysis.effects import INTERACTION
 from ablate.results.report.comparison.effects import PER_PART, figure_stem
 from ablate.results.report.drawing import Figure, finished, inline_chart, rounded, row_axes, safe_stem, tips
-from ablate.results.report.numbers import printable, spell_metric
+from ablate.results.report.numbers import better_end, printable, spell_metric
+from ablate.study import Study
 
 ROW_HEIGHT = 20  # pixels of one effect
 
 
-def effect_figures(found: pl.DataFrame) -> list[Figure]:
+def effect_figures(study: Study, found: pl.DataFrame) -> list[Figure]:
     """Return the figure of each metric that has effects; `found` is the table of `analysis.effects`."""
     drawn = []
     known = found.filter(pl.col("estimate").is_not_null() & pl.col("estimate").is_not_nan())
@@ -24,12 +25,13 @@ def effect_figures(found: pl.DataFrame) -> list[Figure]:
         own = known.filter(pl.col("metric") == metric)
         parts = own.partition_by("column", maintain_order=True)
         unit = " in points" if is_share(metric) else ""
+        better = better_end(metric, study.objectives, ("left", "right"))
         drawn.append(
             Figure(
                 stem=figure_stem(metric),
                 title=f"Effects on {spell_metric(metric)}{unit}",
-                caption="Points are estimates, bars their 95% intervals. The dashed line is zero. Each panel has its "
-                "own scale.",
+                caption=f"Each panel has its own scale.{better and f' Better is {better}.'}",
+                key=(("dot", "estimate"), ("across", "95% interval"), ("baseline", "no effect")),
                 panels=tuple(_panel(part, metric, index) for index, part in enumerate(parts)),
             )
         )

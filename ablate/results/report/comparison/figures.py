@@ -12,7 +12,7 @@ from ablate.core.objectives import is_share
 from ablate.results.analysis.comparison import CONSTANTS
 from ablate.results.analysis.data_sets import sampled_columns
 from ablate.results.report.drawing import Figure, finished, inline_chart, rounded, row_axes, safe_stem, tips
-from ablate.results.report.numbers import printable, spell_metric
+from ablate.results.report.numbers import better_end, printable, spell_metric
 from ablate.study import Study
 
 ROW_HEIGHT = 26  # pixels of one variant
@@ -90,12 +90,18 @@ def _layers(points: list[dict[str, Any]], ticks: list[dict[str, Any]], baseline:
 def _figure(study: Study, metric: str, panels: tuple[Figure, ...]) -> Figure:
     unit = " in %" if is_share(metric) else ""
     star = f", scaled {study.scale:g}*" if study.scale != 1 else ""
-    published = " Hollow diamonds are the published figures." if metric in study.compared.published else ""
+    published = [("diamond", "published figure")] if metric in study.compared.published else []
+    better = better_end(metric, study.objectives, ("left", "right"))
     return Figure(
         stem=f"compare-{safe_stem(metric)}",
         title=f"Means, intervals and seeds{unit}{star}",
-        caption=f"Filled points are our means, bars their 95% t intervals over seeds, short ticks the single seeds."
-        f"{published} The dashed line is {printable(study.compared.baseline)}, the baseline. "
-        "Each panel has its own scale.",
+        caption=f"Each panel has its own scale.{better and f' Better is {better}.'}",
         panels=panels,
+        key=(
+            ("dot", "our mean"),
+            ("across", "95% t interval over seeds"),
+            ("upright", "single seed"),
+            *published,
+            ("baseline", f"{printable(study.compared.baseline)}, the baseline"),
+        ),
     )

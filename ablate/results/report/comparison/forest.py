@@ -13,7 +13,7 @@ from ablate.results.analysis.data_sets import sampled_columns
 from ablate.results.analysis.looks import ERROR, share_of
 from ablate.results.report.comparison.figures import ROW_HEIGHT, column_number
 from ablate.results.report.drawing import Figure, finished, inline_chart, rounded, row_axes, safe_stem, tips
-from ablate.results.report.numbers import printable, spell_metric
+from ablate.results.report.numbers import better_end, printable, spell_metric
 from ablate.study import Study
 
 
@@ -35,18 +35,25 @@ def forest_figures(study: Study, table: pl.DataFrame, differences: pl.DataFrame)
 def _figure(study: Study, metric: str, panels: tuple[Figure, ...], *, look: int) -> Figure:
     level = 1 - 2 * ERROR * share_of(look)
     margin = given_for(study.compared.margin, metric)
-    band = "" if margin is None else " The shaded band is the margin."
+    band = [] if margin is None else [("band", "margin")]
+    better = better_end(metric, study.objectives, ("left", "right"))
     unit = " in points" if is_share(metric) else ""
     star = f", scaled {study.scale:g}*" if study.scale != 1 else ""
     baseline = printable(study.compared.baseline)
-    of_samples = "; as a sample, all of it is over data sets" if sampled_columns(study) else ""
+    of_samples = " In the columns of a sample, all is over data sets." if sampled_columns(study) else ""
     return Figure(
         stem=f"difference-{safe_stem(metric)}",
         title=f"Differences from {baseline}{unit}{star}",
-        caption=f"Points are mean differences, variant − {baseline}, paired by seed. Thin bars are 95% t intervals, "
-        f"broad bars those for the margin ({level:.1%}), short ticks the single seeds{of_samples}. The line is at 0."
-        f"{band} Each panel has its own scale.",
+        caption=f"Each panel has its own scale.{better and f' Better is {better}.'}{of_samples}",
         panels=panels,
+        key=(
+            ("dot", f"mean difference, variant − {baseline}, paired by seed"),
+            ("across", "95% t interval"),
+            ("broad", f"interval for the margin ({level:.1%})"),
+            ("upright", "single seed"),
+            ("zero", "no difference"),
+            *band,
+        ),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 
 from ablate.core.objectives import given_for
-from ablate.results.analysis.comparison import cells, seed_values
+from ablate.results.analysis.comparison import cells, columns, seed_values
 from ablate.results.analysis.comparison_warnings import comparison_warnings
 from ablate.results.analysis.effects import effects, has_effects
 from ablate.results.analysis.next_step import next_step
@@ -26,6 +26,7 @@ from ablate.results.report.frame import Page, render_page
 from ablate.results.report.latex import PageTable
 from ablate.results.report.numbers import capital, printable, spell_metric
 from ablate.results.report.tables import network
+from ablate.results.report.trials import described_trials
 from ablate.study import Study
 
 MOST_ERRORS = 50
@@ -62,6 +63,8 @@ def build(results: Results, *, live: bool = False) -> Page:
         **parts,
         errors=[_error(study, row) for row in failed.head(MOST_ERRORS).iter_rows(named=True)],
         failed=failed.height,
+        described=described_trials(results, results.trials, drawn),
+        columns={printable(name): labels for name, labels in columns(study).items()},
         unlisted=max(failed.height - MOST_ERRORS, 0),
         methods=methods(study),
         files=list(tables),
@@ -78,7 +81,7 @@ def draw(results: Results) -> list[Figure]:
     return [
         *comparison_figures(study, cells(results), seed_values(results)),
         *forest_figures(study, verdicts(results), seed_differences(results)),
-        *effect_figures(effects(results)),
+        *effect_figures(study, effects(results)),
         *tuning_figures(study, tuning_tables(results)),
     ]
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import altair as alt
 import numpy as np
 import polars as pl
 
+from ablate.base.plain_text import counted
 from ablate.core.objectives import is_share
 from ablate.results.analysis import confirmed, metric_at, quality_objective
 from ablate.results.report.confirmation import open_text
@@ -28,7 +29,7 @@ from ablate.results.report.drawing import (
 from ablate.results.report.front.findings import Findings
 from ablate.results.report.front.learning import curves_figure
 from ablate.results.report.front.summary import size_metric
-from ablate.results.report.numbers import printable, spell_metric
+from ablate.results.report.numbers import better_end, printable, spell_metric
 from ablate.results.report.tables import last_reports, network, quality_name, replicate_values
 from ablate.study import Study
 
@@ -78,8 +79,10 @@ def front_figure(study: Study, found: Findings) -> Figure | None:
     return Figure(
         stem=f"front-{safe_stem(found.dataset)}",
         title=f"{name.replace('_', ' ').capitalize()} against {spell_metric(size)} on {found.dataset}",
-        caption=_front_caption(found, len(outside), dropped),
+        caption=_front_caption(found, dropped),
         spec=finished(alt.layer(*layers)),
+        tested=found.tested,
+        key=tuple(_front_key(found, rows, outside)),
     )
 
 
@@ -198,23 +201,38 @@ def _fit_layer(found: Findings, name: str, x: alt.X, y: alt.Y) -> Any:
     return line.encode(x=x, y=y)
 
 
-def _front_caption(found: Findings, outside: int, dropped: int) -> str:
-    parts = ["Filled points are the front; the line is the best quality at each size or below."]
+def _front_key(found: Findings, rows: list[dict[str, Any]], outside: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Yield the meaning of each mark that the legend of the front lacks."""
+    if len(found.results.study.objectives) == 2 and rows:
+        yield "line", "best quality at each size or below"
+    if any(row["low"] is not None for row in rows):
+        yield "interval", "95% interval"
+    if found.tested:
+        yield "tick", "single fresh seed"
+    if found.assessed is not None and found.assessed.attained:
+        yield "band", "best network of each size or below in the middle half of the seeds"
+    if found.fit.identifiable:
+        yield "dashed", "fit to the front"
+    if outside:
+        yield "triangle", counted(len(outside), "trial") + " beyond the drawn range"
+
+
+def _front_caption(found: Findings, dropped: int) -> str:
+    study = found.results.study
+    ends = (
+        better_end(quality_objective(study.objectives).metric, study.objectives, ("down", "up")),
+        better_end(size_metric(study), study.objectives, ("left", "right")),
+    )
+    parts = [f"Better is {' and '.join(filter(None, ends))}."]
     if found.provisional:
         parts.append(f"Provisional: {open_text(found.confirmations)}.")
     if found.tested:
         parts.append(
-            "Front and confirmation runs are means on the test split with 95% intervals, ticks are single fresh seeds; "
-            "the faint search trials are single validation numbers and look better than they are."
+            "Front and confirmation runs are means on the test split; search trials are single validation numbers and "
+            "look better than they are."
         )
     else:
         parts.append("All points are search-stage validation numbers: nothing here is confirmed.")
-    if found.assessed is not None and found.assessed.attained:
-        parts.append("The band is what the best network of each size or below reaches in the middle half of the seeds.")
-    if found.fit.identifiable:
-        parts.append("The dashed curve is the fit to the front.")
-    if outside:
-        parts.append(f"Triangles at the edge are the {outside} trials beyond the drawn range.")
     if dropped:
         parts.append(f"{dropped} dominated trials are left out to keep the page light (trials.csv has all).")
     return " ".join(parts)

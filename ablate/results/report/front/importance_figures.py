@@ -9,7 +9,7 @@ from typing import Any
 import altair as alt
 import polars as pl
 
-from ablate.core.objectives import COST_METRICS, signed
+from ablate.core.objectives import COST_METRICS, is_maximized, signed
 from ablate.results.analysis.front import front, metric_values
 from ablate.results.analysis.importance import Importances
 from ablate.results.analysis.tables import searched_values
@@ -25,7 +25,7 @@ from ablate.results.report.drawing import (
     tips,
 )
 from ablate.results.report.front.axes import Axis, objective_axis, setting_axis
-from ablate.results.report.numbers import DASH, capital, spell_metric
+from ablate.results.report.numbers import DASH, better_end, capital, spell_metric
 from ablate.study import Study
 
 MOST_POINTS = 400  # trials in a slice
@@ -59,9 +59,10 @@ def importance_figure(dataset: str, objectives: Sequence[Importances], labels: M
     return Figure(
         stem=f"importance-{safe_stem(dataset)}",
         title=f"Importance of the settings of {dataset}",
-        caption="Bars are the share of the variance over the space that a setting has, alone and together with others. "
-        "A setting without a bar is not told from chance or, for a size, never changes it.",
+        caption="The share is of the variance over the space. A setting without a bar is not told from chance or, for "
+        "a size, never changes it.",
         panels=panels,
+        key=(("bar", "share of the variance, alone and together with others"),),
     )
 
 
@@ -138,10 +139,11 @@ def slices_figure(
     return Figure(
         stem=f"slices-{safe_stem(dataset)}-{safe_stem(metric)}",
         title=f"{capital(quality.title)} against each setting on {dataset}",
-        caption=f"Every point is a complete search trial{_drawn_text(kept.height, dropped)}; those on the search's "
-        "front are filled. Trials beyond the drawn range are at its edge. The other settings vary too, so a panel does "
-        "not isolate its setting.",
+        caption=f"Every point is a complete search trial{_drawn_text(kept.height, dropped)}. Better is "
+        f"{better_end(metric, study.objectives, ('down', 'up'))}. Trials beyond the drawn range are at its edge. The "
+        "other settings vary too, so a panel does not isolate its setting.",
         panels=tuple(panels),
+        key=(("dot", "on the front of the search"), ("ring", "other search trial")),
     )
 
 
@@ -196,12 +198,13 @@ def parallel_figure(study: Study, dataset: str, rows: pl.DataFrame, labels: Mapp
     points.sort(key=lambda point: point["series"] == "on the front")
     ends = [{"axis": a.title, "position": place, "label": text} for a in axes.values() for place, text in a.labels()]
     unused = any(point["value"] == UNSEARCHED for point in points)
+    better = ", ".join(f"{measured[o.metric].title} {'up' if is_maximized(o) else 'down'}" for o in study.objectives)
     last = " Settings that a trial does not have are below the axis." if unused else ""
     return Figure(
         stem=f"parallel-{safe_stem(dataset)}",
         title=f"Settings and objectives of each trial on {dataset}",
-        caption=f"Every line is a complete search trial{_drawn_text(kept.height, dropped)}; those on the front of the "
-        f"search are in its colour. Hover over a line to follow it.{last}",
+        caption=f"Every line is a complete search trial{_drawn_text(kept.height, dropped)}. Better: {better}. "
+        f"Hover over a line to follow it.{last}",
         spec=finished(_lines(points, ends, [axis.title for axis in axes.values()])),
     )
 

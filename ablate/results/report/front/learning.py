@@ -23,7 +23,7 @@ from ablate.results.report.drawing import (
     tips,
 )
 from ablate.results.report.front.findings import Findings
-from ablate.results.report.numbers import printable, spell_metric
+from ablate.results.report.numbers import better_end, printable, spell_metric
 from ablate.results.report.tables import network, quality_name
 from ablate.study import Study
 
@@ -59,9 +59,10 @@ def curves_figure(study: Study, found: Findings) -> Figure | None:
     return Figure(
         stem=f"curves-{safe_stem(found.dataset)}",
         title=f"Learning curves on {found.dataset}",
-        caption=f"Mean over replicates of the {spell_metric(objective.metric)} by {study.unit}. A cross ends a trial "
-        f"that was stopped early.{more}",
+        caption=f"Mean over replicates of the {spell_metric(objective.metric)} by {study.unit}. Better is "
+        f"{better_end(objective.metric, study.objectives, ('down', 'up'))}.{more}",
         spec=finished(alt.layer(*layers)),
+        key=(("cross", "end of a trial that was stopped early"),) if ends else (),
     )
 
 

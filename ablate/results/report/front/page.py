@@ -35,6 +35,7 @@ from ablate.results.report.tables import (
     shared_text,
     without_unknown_sizes,
 )
+from ablate.results.report.trials import described_trials
 from ablate.study import Study
 
 MOST_ROWS = 200  # trials on the page; trials.csv has all
@@ -57,6 +58,8 @@ def build(results: Results, *, live: bool = False, matters: Mapping[str, dict[st
         "importance.csv": importance_table({dataset: part["importances"] for dataset, part in matters.items()}),
     }
     sections = [section(part, figures(study, part), matters[dataset]) for dataset, part in found.items()]
+    for own, part in zip(sections, found.values(), strict=True):
+        own["described"] = described_trials(results, part.listed, [*own["figures"], *own["matters"]["figures"]])
     drawn = [figure for part in sections for figure in (*part["figures"], *part["matters"]["figures"])]
     html = render_page(
         "page.html.j2",

@@ -1,0 +1,118 @@
+"""The trials of a page, one by one: settings, numbers, last output, error, and commands to go on."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import polars as pl
+
+from ablate.base.plain_text import counted, settings_text
+from ablate.core.objectives import quality_objective
+from ablate.results.analysis.results import Results
+from ablate.results.analysis.tables import REPORT_COLUMNS
+from ablate.results.report.drawing import Figure, drawn_rows, evenly
+from ablate.results.report.numbers import count, printable, quantity, spell_metric, spell_seconds
+from ablate.results.report.tables import network
+from ablate.study import Study
+
+MOST_DESCRIBED = 150  # trials of a data set
+MOST_EPOCHS, MOST_LINES = 8, 10  # of a trial: reports, and lines of its output
+
+
+def described_trials(results: Results, trials: pl.DataFrame, drawn: Sequence[Figure]) -> dict[str, Any]:
+    """Return the template's values for `trials`: at most MOST_DESCRIBED of them, `others` are left out.
+
+    Confirmations come first, then the trials that most of the figures `drawn` show.
+    """
+    figures = Counter(n for figure in drawn for n in {row["trial"] for row in drawn_rows(figure) if "trial" in row})
+    rows = sorted(trials.iter_rows(named=True), key=lambda row: (row["stage"] != "confirm", -figures[row["trial"]]))
+    kept = sorted(rows[:MOST_DESCRIBED], key=lambda row: (row["dataset"], row["trial"]))
+    reports = results.reports.partition_by("dataset", "trial", as_dict=True) if results.reports.height else {}
+    return {
+        "command": shlex.join(["ablate", "trial", results.study.name]),
+        "others": trials.height - len(kept),
+        "trials": [_described(results, row, reports.get((row["dataset"], row["trial"]))) for row in kept],
+    }
+
+
+def _described(results: Results, row: Mapping[str, Any], reports: pl.DataFrame | None) -> dict[str, Any]:
+    study = results.study
+    settings = json.loads(row["parameters"] or "{}")
+    seeds = [] if reports is None else reports["seed"].unique(maintain_order=True).to_list()
+    tip = {"settings": printable(settings_text(settings, settings))}
+    tip |= {"seeds": ", ".join(map(str, seeds))} if seeds else {}
+    output = results.output(row["dataset"], row["trial"]) if results.output is not None else ""
+    return {
+        "number": row["trial"],
+        "dataset": row["dataset"],
+        "name": f"Trial {row['trial']}" if len(study.labels) == 1 else f"{row['dataset']}, trial {row['trial']}",
+        "source": row["source"],
+        "variant": printable(row["variant"] or ""),
+        "network": printable(network(study, dict(row))),
+        "state": row["state"],
+        "tip": json.dumps(tip),
+        "terms": [(term, printable(text)) for term, text in _terms(study, row, seeds, settings, reports)],
+        "output": "\n".join(map(printable, output.splitlines()[-MOST_LINES:])),
+        "commands": list(_commands(study, row, settings)),
+    }
+
+
+def _terms(
+    study: Study,
+    row: Mapping[str, Any],
+    seeds: Sequence[int],
+    settings: Mapping[str, Any],
+    reports: pl.DataFrame | None,
+) -> Iterator[tuple[str, str]]:
+    attempts = f", {counted(row['attempt'], 'attempt')}" if (row["attempt"] or 0) > 1 else ""
+    epochs = f"{row['epochs']} of {row['max_epochs']} {study.unit}s"
+    yield (
+        "State",
+        f"{row['stage']} trial, {row['state']} after {epochs}, {spell_seconds(row['wall_seconds'] or 0)}{attempts}",
+    )
+    if row["source"] is not None:
+        yield "Confirms", f"trial {row['source']}"
+    yield "Settings", ", ".join(f"{name} = {_written(value)}" for name, value in settings.items())
+    if seeds:
+        yield "Seeds", ", ".join(map(str, seeds))
+    if row["params"] is not None:
+        yield "Size", f"{count(row['params'])} parameters, {count(row['flops'])} FLOPs per sample"
+    if reports is not None:
+        metrics = [name for name in reports.columns if name not in REPORT_COLUMNS]
+        means = reports.group_by("epoch").agg(pl.col(metrics).mean()).sort("epoch")
+        last = means.row(-1, named=True)
+        yield (
+            "Last report",
+            ", ".join(f"{spell_metric(n)} {quantity(n, last[n])}" for n in metrics if last[n] is not None),
+        )
+        first = quality_objective(study.objectives).metric
+        if first in metrics:
+            cells = evenly(means.select("epoch", first).rows(), MOST_EPOCHS)
+            yield f"{spell_metric(first)} by {study.unit}", ", ".join(f"{at}: {quantity(first, v)}" for at, v in cells)
+    if row["error"]:
+        yield "Error", row["error"]
+    if row["mlflow_run_id"]:
+        yield "MLflow run", row["mlflow_run_id"]
+
+
+def _commands(study: Study, row: Mapping[str, Any], settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what a reader may do with a trial, and the command."""
+    where = ["--dataset", row["dataset"]] if len(study.labels) > 1 else []
+    number = [study.name, str(row["trial"]), *where]
+    yield "All of its record", shlex.join(["ablate", "trial", *number])
+    if row["state"] == "FAIL":
+        yield "Try it again", shlex.join(["ablate", "retry", *number])
+        yield "Train it from its beginning", shlex.join(["ablate", "retry", *number, "--from-start"])
+    if study.compare is None and study.deterministic is None:
+        searched = study.space_for(row["dataset"]).names()
+        words = [f"{name}={_written(value)}" for name, value in settings.items() if name in searched]
+        yield "Try it with other values", shlex.join(["ablate", "enqueue", study.name, *words, *where])
+
+
+def _written(value: Any) -> str:
+    """Return a value as `ablate enqueue` reads it."""
+    return value if isinstance(value, str) else json.dumps(value)

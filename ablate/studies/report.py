@@ -1,0 +1,101 @@
+"""Writes the report of a study, and rebuilds it from the ledger alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from ablate.base.errors import RequestError
+from ablate.base.files import disk_path
+from ablate.core.trial import OUTPUT, checkpoint_folder
+from ablate.functions.output import read_output
+from ablate.ledger import Snapshot
+from ablate.results.analysis.results import Results
+from ablate.results.analysis.tables import write_tables
+from ablate.results.report import draw_figures, write_report
+from ablate.studies.campaign import LedgerCampaign, campaign_of
+from ablate.studies.homes import refuse_other_ledger
+from ablate.studies.locations import Locations
+from ablate.studies.stored import Stored, cover_datasets, open_ledger, with_files
+from ablate.study import Study
+
+if TYPE_CHECKING:
+    from ablate.results.report.drawing import Figure
+
+
+def rebuild(name: str, locations: Locations) -> tuple[Study, Path]:
+    """Write tables and report of study `name` from its record; return the study and the page's path."""
+    with open_ledger(name, locations) as ledger:
+        found = Stored.of(ledger, name)
+        refuse_other_ledger(locations.home(name), name, ledger, locations)
+    home = locations.make_home(name)
+    return found.study, write_results(found.study, with_files(found.snapshot, locations), home)
+
+
+def write_results(study: Study, snapshot: Snapshot, home: Path) -> Path:
+    """Write `trials.parquet`, `reports.parquet` and, from these, the report into `home`; return the page's path."""
+    trials, reports = (pl.read_parquet(path, glob=False) for path in write_tables(snapshot, home))
+    results = Results(cover_datasets(study, snapshot.trials), trials, reports, snapshot.events, output_of(snapshot))
+    return write_report(replace(results, campaign=campaign_values(study, snapshot)), home)
+
+
+def output_of(snapshot: Snapshot) -> Callable[[str, int], str] | None:
+    """Return what reads the kept output of a trial on a disk; None for an object store: one request for each trial."""
+    if snapshot.checkpoints is None or (root := disk_path(snapshot.checkpoints)) is None:
+        return None
+    origins = {(trial.key.dataset, trial.key.number): trial.config.origin.key for trial in snapshot.trials}
+
+    def read(dataset: str, number: int) -> str:
+        folder = Path(checkpoint_folder(root, origins[dataset, number]))
+        try:
+            return "" if any(path.is_symlink() for path in (folder, folder / OUTPUT)) else read_output(folder)
+        except RequestError as error:
+            return str(error)
+
+    return read
+
+
+def figures_of(found: Stored) -> list[Figure]:
+    """Return the figures of a study's page, drawn from its ledger."""
+    return draw_figures(results_of_page(found))
+
+
+def results_of_page(found: Stored) -> Results:
+    """Return the results of a study with what a campaign's page shows."""
+    return replace(found.results, campaign=campaign_values(found.study, found.snapshot))
+
+
+def campaign_values(study: Study, snapshot: Snapshot) -> dict[str, Any] | None:
+    """Return what a campaign's page shows: its state in values and words, and each candidate; None for another study.
+
+    A candidate's row is its verdict (`Verdict.as_values`) with its `reign`, its verdict in words, the gain of each run
+    over the mean of the champion's, and what has added up by then: the `champion_gain` and the `error_spent`.
+    """
+    if study.campaign is None:
+        return None
+    assert snapshot.study is not None
+    found = campaign_of(Stored(study=study, record=snapshot.study, snapshot=snapshot, storage=""))
+    rows, gained = [], 0.0
+    for verdict in found.verdicts():
+        arm, values = verdict.arm, verdict.as_values()
+        assert arm is not None
+        gained += values["gain"] if verdict.state == "keep" else 0.0
+        spent = sum(found.campaign.rule.rate(k) for k in range(1, arm.k + 1))
+        rows.append({**values, "reign": arm.reign, "line": verdict.line(), "gains": _gains(found, arm),
+                     "champion_gain": gained, "error_spent": spent})  # fmt: skip
+    return {"status": found.status(), "lines": found.status_lines(), "rows": rows}
+
+
+def _gains(found: LedgerCampaign, arm: Any) -> list[float]:
+    """Return the gain of each run of a candidate over the mean of the reference's runs that its verdict read."""
+    base, count = arm.reference, max(arm.known, found.campaign.rule.reference_runs(arm.looked))
+    known = [found.campaign.value(run) for run in base.ended(base.skipped)[:count]]
+    values = [found.campaign.value(run) for run in arm.ended()[: arm.looked]]
+    if not known or None in known:
+        return []
+    mean = sum(value for value in known if value is not None) / len(known)
+    return [value - mean for value in values if value is not None]
