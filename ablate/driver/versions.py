@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
@@ -13,6 +14,7 @@ from ablate.base.errors import RequestError
 from ablate.core.code_version import SHORT, VERSIONS, Code, CodeVersion
 from ablate.core.registry import TRAINABLES
 from ablate.driver.options import RunOptions
+from ablate.functions.git import git_names
 from ablate.functions.versions import Version, refuse_guarded, snapshot
 from ablate.functions.worktrees import checkout
 from ablate.ledger import Ledger, StudyWriter
@@ -39,6 +41,8 @@ def record_code(writer: StudyWriter, ledger: Ledger, study: Study, options: RunO
         refuse_guarded(found, found, campaign.guard)
         checkout(found, options.home(study.name) / VERSIONS, link=campaign.link)
         payload = {"repository": str(Path.cwd()), "inside": found.inside, "code": _code(found)}
+        if not campaign.link and (unseen := _ignored_folders(options.runs_dir)):
+            logger.warning("git ignores %s: a run sees of it only what `campaign.link` names", ", ".join(unseen))
     except RequestError as error:
         if campaign.guard or campaign.link or campaign.evaluate:
             raise
@@ -64,16 +68,18 @@ def code_of(found: LedgerCampaign, options: RunOptions, revision: str | None) ->
 
 def checkouts(ledger: Ledger, study: Study, options: RunOptions) -> Callable[[str], None]:
     """Return what makes the worktrees that a trainable needs; where it cannot, it warns, and the trial fails."""
-    opened, folder = opening(ledger, study), options.home(study.name) / VERSIONS
+    campaign, folder = study.campaign, options.home(study.name) / VERSIONS
+    if campaign is None:
+        return lambda trainable: None
 
     @cache
     def make(tree: str) -> None:
-        assert study.campaign is not None
+        opened = opening(ledger, study)
         repository = Path(opened["repository"])
         repository = repository if repository.is_dir() else Path.cwd()  # another machine, or it was moved
         try:
             version = snapshot(repository, f"refs/ablate/{study.name}/{tree[:SHORT]}", name=study.name)
-            checkout(replace(version, inside=opened["inside"]), folder, link=study.campaign.link)
+            checkout(replace(version, inside=opened["inside"]), folder, link=campaign.link)
         except RequestError as error:
             logger.warning("code version %s: %s", tree[:SHORT], error)
 
@@ -88,6 +94,14 @@ def checkouts(ledger: Ledger, study: Study, options: RunOptions) -> Callable[[st
 def opening(ledger: Ledger, study: Study) -> Mapping[str, Any]:
     """Return what is recorded of the code of a campaign, nothing for another study."""
     return next((event.payload for event in ledger.events(study.name) if event.kind == OPENED), {})
+
+
+def _ignored_folders(runs: Path) -> list[str]:
+    """Return the folders here that git ignores, but for `runs` and those of tools."""
+    listed = ("ls-files", "--others", "--ignored", "--exclude-standard", "--directory", "-z")
+    names = [name for name in git_names(Path.cwd(), *listed) if name.endswith("/") and name.count("/") == 1]
+    own = (runs.resolve(), *(Path(prefix).resolve() for prefix in (sys.prefix, sys.base_prefix)))
+    return [name for name in names if not name.startswith((".", "__")) and Path(name).resolve() not in own]
 
 
 def _code(version: Version) -> dict[str, Any]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,11 @@ if HELD:
         time.sleep(0.05)
 noise = random.Random(f"{seed} {GAIN}").gauss(0, 0.003) + random.Random(seed).gauss(0, 0.01)
 print(f"val_loss={1 - GAIN - float(sys.argv[2]) + noise:.9f} rows={len(open('rows/a.csv').read())}")
+"""
+FUNCTION = """
+def train(config, run):
+    noise = run.stream("noise", str(GAIN)).standard_normal() * 0.003 + run.stream("seed").standard_normal() * 0.01
+    return {"val_loss": 1 - GAIN - config["shift"] + noise}
 """
 STUDY = f"""\
 study: coded
@@ -60,14 +66,25 @@ def commands(place: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capture
 
 
 @pytest.fixture
-def say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Say:
+def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., Say]:
+    """Return what opens a campaign in a new repository and returns a command there."""
+
+    def opened(study: str, files: Mapping[str, str]) -> Say:
+        files = {**files, "study.yaml": study, ".gitignore": "rows\nruns\ntraining\nallowed\n"}
+        place = repository(tmp_path / "repo", files)
+        write(place, {"rows/a.csv": "12345"})
+        found = commands(place, monkeypatch, capfd)
+        code, line = found("campaign", "open", "study.yaml")
+        assert code == 0, line
+        return found
+
+    return opened
+
+
+@pytest.fixture
+def say(begin: Callable[..., Say]) -> Say:
     """A command in the repository of a campaign that is open."""
-    files = {"train.py": TRAIN, "data.py": "", "study.yaml": STUDY, ".gitignore": "rows\nruns\ntraining\nallowed\n"}
-    place = repository(tmp_path / "repo", files)
-    write(place, {"rows/a.csv": "12345"})
-    found = commands(place, monkeypatch, capfd)
-    assert (opened := found("campaign", "open", "study.yaml"))[0] == 0, opened
-    return found
+    return begin(STUDY, {"train.py": TRAIN, "data.py": ""})
 
 
 @pytest.mark.services
@@ -119,6 +136,25 @@ def test_the_working_tree_is_judged_and_stays_as_it_is(say: Say) -> None:
 
 
 @pytest.mark.services
+def test_the_example_of_the_page_prints_what_the_page_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    page = (REPOSITORY / "docs" / "campaign.md").read_text().partition("## A change of code")[2]
+    (evaluate, train), (study,), (example,) = (
+        re.findall(rf"```{kind}\n(.*?)```", page, re.S) for kind in ("python", "yaml", "console")
+    )
+    files = {"evaluate.py": evaluate, "train.py": train, "net.yaml": study, ".gitignore": "runs/"}
+    say = commands(repository(tmp_path / "net", files), monkeypatch, capfd)
+    assert say("campaign", "open", "net.yaml")[0] == 0
+    write(Path.cwd(), {"train.py": train.replace("WIDTH = 64", "WIDTH = 96")})
+    command, _, says = example.removeprefix("$ ablate ").partition("\n")
+    found, told = (
+        re.sub(r"now \w{7} ", "now REV ", " ".join(text.split())) for text in (say(*command.split())[1], says)
+    )
+    assert found.startswith(told), found
+
+
+@pytest.mark.services
 def test_a_killed_caller_is_continued_by_the_same_command(say: Say) -> None:
     here = Path.cwd()
     held = commit(here, gain(-0.1, TRAIN.replace("HELD = False", "HELD = True")))
@@ -134,6 +170,36 @@ def test_a_killed_caller_is_continued_by_the_same_command(say: Say) -> None:
     code, line = say("judge", "coded", "--code", held)
     assert (code, line.startswith("DISCARD after 1 run")) == (3, True), line
     assert len(json.loads(say("campaign", "list", "coded", "--json")[1])) == 1
+
+
+@pytest.mark.services
+def test_a_function_is_judged_in_its_version(
+    begin: Callable[..., Say], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    train = TRAIN.replace("int(sys.argv[1])", "0").partition("noise =")[0] + FUNCTION
+    trainable = STUDY.partition("trainable:")[2].partition("config:")[0]
+    study = STUDY.replace(trainable, " train:train\n").replace("link: [rows], ", "").replace("epochs: 1\n", "")
+    monkeypatch.syspath_prepend(".")
+    say = begin(study, {"train.py": train, "data.py": ""})
+    assert "git ignores rows/: a run sees of it only what `campaign.link` names" in caplog.text
+    write(Path.cwd(), gain(0.1, train))
+    code, line = say("judge", "coded", "--note", "why not")
+    assert (code, line.startswith("KEEP")) == (0, True), line
+
+
+@pytest.mark.services
+def test_the_code_of_the_opening_measures(begin: Callable[..., Say]) -> None:
+    writes = "pathlib.Path(sys.argv[3], 'said').write_text(f'val_loss={1 - GAIN + noise}')\nprint('val_loss=9')\n"
+    train = TRAIN.partition("print(")[0] + writes
+    evaluate = "import pathlib, sys\nprint(pathlib.Path(sys.argv[1], 'said').read_text())"
+    asked = f"evaluate: '{sys.executable} evaluate.py {{output}}'"
+    study = STUDY.replace("{shift}", "{shift} {folder}").replace("guard: [data.py]", asked)
+    say = begin(study, {"train.py": train, "data.py": "", "evaluate.py": evaluate})
+    write(Path.cwd(), {"evaluate.py": "print('val_loss=0')"})
+    code, line = say("judge", "coded")
+    assert (code, "same numbers as the champion to the last bit" in line) == (3, True), line
+    write(Path.cwd(), gain(0.1, train))
+    assert say("judge", "coded")[0] == 0
 
 
 @pytest.mark.services

@@ -233,6 +233,8 @@ def test_a_repository_inside_of_one_is_refused(repo: Path, tmp_path: Path) -> No
 def test_a_pointer_of_git_lfs_and_a_study_s_own_folder(repo: Path) -> None:
     write(repo, {"runs/s/ledger.sqlite": "", "runs/kept.py": ""})
     assert snapshot(repo, name="s", without=[repo / "runs"]).changed_files == ()
+    write(repo, {".gitignore": "rows\nruns\n"})
+    assert snapshot(repo, name="s", without=[repo / "runs"]).changed_files == (".gitignore",)
     write(repo, {"weights.bin": POINTER})
     with pytest.raises(RequestError, match=r"weights\.bin: is a Git LFS pointer.*outside of git"):
         snapshot(repo, name="s")
