@@ -88,20 +88,26 @@ class Judging:
         return [self.judge_change, self.wait_for, self.campaign_status, self.list_candidates]
 
     def judge_change(
-        self, note: str, settings: dict[str, Any] | None = None, part: str | None = None, by: str | None = None
+        self,
+        note: str,
+        settings: dict[str, Any] | None = None,
+        part: str | None = None,
+        code: str | None = None,
+        by: str | None = None,
     ) -> dict[str, Any]:
         """Submit a change of the champion, with the reason as `note`; return its `request` for wait_for at once.
 
         `settings` are new values by dotted name, such as {"config.lr": 0.003}; `part` is a row of `parts` or
-        `variants` of the study file. `by` says who asks.
+        `variants` of the study file; `code` is a revision or a branch. Without these three it is the code in the
+        working tree. `by` says who asks.
         """
-        from ablate.driver.campaign import change_of
+        from ablate.driver.campaign import change_of, with_code
         from ablate.driver.requests import ask_campaign
 
-        change = change_of(self.read().study, settings or {}, part)
-        said = {name: value for name, value in (("note", note), ("by", by)) if value is not None}
-        request = ask_campaign(self.name, self.asked, "judge", {"settings": change, **said})
-        return self.wait_for(request, 0)
+        found = self.read()
+        said = {name: value for name, value in (("code", code), ("note", note), ("by", by)) if value is not None}
+        change = with_code(found, self.asked, {"settings": change_of(found.study, settings or {}, part), **said})
+        return self.wait_for(ask_campaign(self.name, self.asked, "judge", change), 0)
 
     def wait_for(self, request: int, seconds: float = LONGEST_WAIT) -> dict[str, Any]:
         """Return the verdict on a submitted change once it is decided; `open` after `seconds`, at most 50."""

@@ -61,12 +61,7 @@ def judge(
     """
     ends = None if wait is None else time.monotonic() + wait
     found = read_campaign(name, options)
-    given = [
-        {**change, "code": code_of(found, options, change.get("code"))}
-        if change.get("code") is not None or not change["settings"]
-        else change
-        for change in changes
-    ]
+    given = [with_code(found, options, change) for change in changes]
     asked = [ask_campaign(name, options, JUDGE, change) for change in given]
     while True:
         found = read_campaign(name, options)
@@ -77,6 +72,13 @@ def judge(
         if drive(found, options, console, left):
             found = read_campaign(name, options)
             return [found.verdict_on(request) for request in asked]
+
+
+def with_code(found: LedgerCampaign, options: RunOptions, change: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a change with the version of its `code`, of the working tree if it has neither code nor settings."""
+    if change.get("code") is None and change["settings"]:
+        return change
+    return {**change, "code": code_of(found, options, change.get("code"))}
 
 
 def close(name: str, options: RunOptions, console: Console) -> LedgerCampaign:

@@ -71,6 +71,7 @@ def test_ten_callers_have_ten_candidates_and_the_planted_gain_is_kept(
         assert [tool.name for tool in (await client.list_tools()).tools] == [*READING, *JUDGING]
         wrong = await call("judge_change", note="a typo", settings={"config.rate": 1})
         assert "config.rate" in wrong
+        assert "judges settings alone" in await call("judge_change", note="no repository", code="HEAD")
         changes = [{"note": f"rate {rate}", "by": "me", "settings": {"config.lr": rate}} for rate in rates]
         asked = await asyncio.gather(*(call("judge_change", **change) for change in changes))
         requests = [answer["request"] for answer in asked]
