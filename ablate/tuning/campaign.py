@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 
 OPENED, JUDGED = "opened", "judged"
+EQUAL = 3  # runs with the numbers of the champion end a candidate; one may be equal by chance, such as an accuracy
 ArmState = Literal["open", "keep", "discard", "undecided", "superseded"]
 
 
@@ -257,7 +258,10 @@ class Campaign:
                 return None
             shared = self._shared(arm, n)
             if shift <= 0 and all(a.replicates == b.replicates for a, b in zip(own[:n], shared, strict=True)):
-                return _event(arm, {"state": "discard", "runs": n, "reason": "same-numbers", "reference_runs": m})
+                if n == min(EQUAL, arm.most):
+                    return _event(arm, {"state": "discard", "runs": n, "reason": "same-numbers", "reference_runs": m})
+                arm.looked = n
+                continue
             values, beside, known = (self._values(each) for each in (own[:n], shared, base[:m]))
             rule = replace(self.rule, most=arm.most)
             arm.latest = judge(values, beside, known, arm.pool, arm.k, rule=rule, shift=shift)

@@ -70,7 +70,7 @@ def test_each_state_has_its_line_and_exit_code(say: Say) -> None:
         (["--set", "config.effect=-0.1"], 3, "DISCARD after 1 run: 0."),
         (["--set", "config.effect=-0.1"], 3, "DISCARD: judged before, after 1 run (no run spent)."),
         (["--set", "config.arm=crash"], 3, "DISCARD: crashed in run 1: campaign_code.py:10: ValueError: boom"),
-        (["--set", "config.idle=1"], 3, "DISCARD after 1 run: same numbers as the champion to the last bit."),
+        (["--set", "config.idle=1"], 3, "DISCARD after 3 runs: same numbers as the champion to the last bit."),
         (["--set", "config.effct=1"], 2, "config.effct is no setting of the study file. Did you mean 'config.effect'?"),
         (["--set", "config.effect=0.0"], 2, "it is the champion's configuration"),
         (["--part", "weak"], 2, "--part weak: the study file has no such row."),
