@@ -129,7 +129,7 @@ def test_a_study_file_has_a_greatest_size(tmp_path: Path, capfd: pytest.CaptureF
     path.write_text(TINY + "#" * SIZE_LIMIT_BYTES)
     code, _, err = run(capfd, "plan", str(path))
     assert code == 2
-    assert f"a study file has at most {SIZE_LIMIT_BYTES:,} bytes" in err
+    assert f"such a file has at most {SIZE_LIMIT_BYTES:,} bytes" in err
 
 
 KEYS = sorted({*Study.model_fields, "width", "mlp", "epochs", "when", "metric", "digits", "name", "<<", *RANGE_KEYS})

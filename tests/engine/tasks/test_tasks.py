@@ -19,7 +19,7 @@ from ablate.engine.tasks.images.patches import cut
 from support.entries import entry, is_not_had, refusal
 from support.paths import REPOSITORY
 
-DOCS = REPOSITORY / "docs" / "tasks.md"
+DOCS = REPOSITORY / "docs" / "how_to" / "own_data_and_network.md"
 
 
 def _batch(*lead: int, samples: int = 7, outputs: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
