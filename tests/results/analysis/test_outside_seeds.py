@@ -122,7 +122,7 @@ def test_the_law_of_planted_arms_is_found_and_their_own_values_are_too_few() -> 
 
 
 def test_the_page_shows_what_the_last_run_of_judging_wrote() -> None:
-    page, rows = outside.PAGE.read_text(), outside.read_csv(judging_seeds.FILE)
+    page, rows = judging_seeds.PAGE.read_text(), outside.read_csv(judging_seeds.FILE)
     assert outside.with_table(page, rows, judging_seeds.BEGIN, judging_seeds.END) == page
     assert len(rows) == 15
     assert not rows[0]["commit"].endswith("+")

@@ -13,7 +13,7 @@ from ablate.ledger.events import check_payload
 from ablate.results.analysis import front
 from ablate.results.analysis.results import Results
 from ablate.results.analysis.size_shares import UNCOUNTED
-from ablate.results.report import write_report
+from ablate.results.report import frame, write_report
 from ablate.results.report.drawing import drawn_data
 from ablate.results.report.front.axes import objective_axis, setting_axis
 from ablate.results.report.front.findings import Findings
@@ -264,7 +264,8 @@ def test_labels_of_settings_are_dotted_where_short_names_collide():
 
 
 def test_hostile_names_stay_text(tmp_path, monkeypatch):
-    draw_nothing(monkeypatch)
+    monkeypatch.setattr(frame, "bundle", lambda: "")
+    monkeypatch.setattr(frame, "write_png", lambda figure, folder: folder)
     wicked = "<script>alert(1)</script>\x1b[31m"
     study, trials = planted(variants=[{"name": wicked}, {"name": "\\input{x}"}])
     names = [wicked if trial % 2 else "\\input{x}" for trial in trials["trial"]]
