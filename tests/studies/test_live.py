@@ -20,7 +20,7 @@ import pytest
 
 from ablate.studies.live import Views, listening, live_server
 from ablate.studies.locations import Locations
-from ablate.studies.stored import rebuild
+from ablate.studies.report import rebuild
 from support.commands import run
 from support.page_reader import Reader
 from support.status_driver import Driver
