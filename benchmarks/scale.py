@@ -172,8 +172,8 @@ def read(study: Any, ledger: Any, home: Path, parts: list[str], meter: Meter) ->
     """Read the finished study as the commands do."""
     from ablate.driver.plan import make_plan
     from ablate.studies.locations import Locations
-    from ablate.studies.status import results_as_values, status_of
     from ablate.studies.report import write_results
+    from ablate.studies.status import results_as_values, status_of
     from ablate.studies.stored import Stored
 
     if "status" in parts:
