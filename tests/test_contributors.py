@@ -30,6 +30,7 @@ def test_the_workflow_runs_what_ci_runs_on_each_python_of_the_project() -> None:
     assert ".ci/run" in steps_of("test")
     assert (REPOSITORY / ".ci" / "run").stat().st_mode & 0o111
     assert "make docs" in steps_of("docs")
+    assert "make slow" in steps_of("slow"), ".ci/run leaves the slow proofs out"
 
 
 def test_the_citation_has_the_version_and_license_of_the_project() -> None:
