@@ -32,7 +32,7 @@ PLACE = "/studies/scale/"
 
 
 def write_ledger(trials: int, home: Path) -> None:
-    """Write a study of so many trials, 64 at a time, into a ledger in `home`."""
+    """Write a study of `trials` trials, 64 at a time, into a ledger in `home`."""
     sys.modules["scale"] = scale
     home.mkdir(parents=True)
     fields = {"reports": 10, "workers": 64, "objectives": 2, "sampler": "random", "scheduler": "none"}

@@ -1,4 +1,4 @@
-"""A campaign of thirty candidates on a network that trains: a repository of its own, two at a time on Ray, two kills.
+"""A campaign of thirty candidates on a network that trains: in its own repository, two at a time on Ray, two kills.
 
     python benchmarks/real_campaign.py FOLDER      # half an hour on 2 cores; writes results/campaign.csv
 

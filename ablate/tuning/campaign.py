@@ -66,7 +66,7 @@ class Arm:
     latest: Judgement | None = None
 
     def seed(self, place: int) -> int:
-        """Return the seed of a run by its place: the reference's known seeds in an order of its own, then its next."""
+        """Return the seed of a run by its place: the reference's known seeds in the arm's own order, then its next."""
         if self.reference is None:
             return CAMPAIGN_SEED_BASE + place
         inside = self.order[place] if place < len(self.order) else place

@@ -44,7 +44,7 @@ def planted(config: TrialConfig) -> float:
 
 
 def report_of(config: TrialConfig, gain: Gain = planted, *, noise: float = 1.0) -> Report:
-    """Return the only report of a run: its planted gain, noise of its seed, and noise of its own."""
+    """Return the only report of a run: its planted gain, noise of its seed, and its own noise."""
     settings, seed = config.settings.model_dump_json(), config.seeds[0]
     draws = [stream(0, "digits", seed, "noise", *key).standard_normal() for key in ((), (settings,))]
     value = 0.5 + SD * (gain(config) + noise * (0.6 * draws[0] + 0.8 * draws[1]))
