@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -62,6 +64,20 @@ def setting(name: str, value: Any) -> str:
 def settings_text(values: Mapping[str, Any], names: Iterable[str]) -> str:
     """Return the settings of `names` that `values` has, separated by dots."""
     return " · ".join(setting(name, values[name]) for name in names if values.get(name) is not None)
+
+
+def assignments(values: Mapping[str, Any]) -> list[str]:
+    """Return `name=value` for each setting, as `ablate enqueue` reads it."""
+    return [f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in values.items()]
+
+
+def finite(value: Any) -> Any:
+    """Return plain values as JSON has them: NaN and infinity become None, and a tuple a list, at any depth."""
+    if isinstance(value, Mapping):
+        return {name: finite(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _is_number(text: str) -> bool:

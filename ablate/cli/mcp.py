@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import threading
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ablate.base.errors import RESUMABLE, AblateError, RequestError, StudyFailedError
+from ablate.base.plain_text import assignments, finite
 from ablate.cli import options
 from ablate.core.objectives import on_validation
 from ablate.driver.options import RunOptions
@@ -196,8 +196,7 @@ def reading_tools(asked: Locations) -> list[Callable[..., dict[str, Any]]]:
 
     def enqueue(study: str, settings: dict[str, Any], dataset: str | None = None) -> dict[str, Any]:
         """Ask for a configuration, by dotted names, as the next trial of a search."""
-        words = [f"{n}={v if isinstance(v, str) else json.dumps(v)}" for n, v in settings.items()]
-        return {"answer": requests.enqueue(study, asked, words, dataset=dataset)}
+        return {"answer": requests.enqueue(study, asked, assignments(settings), dataset=dataset)}
 
     def pick(
         study: str, least: list[str] | None = None, most: list[str] | None = None, dataset: str | None = None
@@ -228,11 +227,10 @@ def _shown(values: Mapping[str, Any]) -> dict[str, Any]:
     def shown(value: Any) -> Any:
         if isinstance(value, Mapping):
             return {name: shown(each) for name, each in value.items() if not _is_hidden(name)}
-        if isinstance(value, list | tuple):
-            return [shown(each) for each in value]
-        return None if isinstance(value, float) and value - value != 0 else value
+        return [shown(each) for each in value] if isinstance(value, list | tuple) else value
 
-    return {name: shown(value) for name, value in values.items() if not _is_hidden(name)}
+    found: dict[str, Any] = finite(shown(values))
+    return found
 
 
 def _is_hidden(name: str) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,7 +11,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from ablate.base.plain_text import printable
+from ablate.base.plain_text import finite, printable
 
 
 class Terminal(Console):
@@ -36,15 +35,7 @@ class Terminal(Console):
 
 def print_json(value: Any, *, indent: int | None = 1) -> None:
     """Print `value` as JSON (docs/json.md), on one line without `indent`; NaN and infinity become null."""
-    print(json.dumps(_finite(value), indent=indent, allow_nan=False), flush=True)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _finite(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    print(json.dumps(finite(value), indent=indent, allow_nan=False), flush=True)
 
 
 class PlainFormatter(logging.Formatter):

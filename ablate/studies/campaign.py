@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ablate.base.errors import RequestError, StudyFailedError
+from ablate.base.plain_text import finite
 from ablate.core.objectives import is_maximized, is_share, on_test, signed
 from ablate.core.trial import CAMPAIGN_SEED_BASE, CONFIRM_SEED_BASE, TrialState
 from ablate.ledger.requests import ANSWERED
@@ -101,7 +102,7 @@ class Verdict:
             "alpha_k": None if arm is None else of.campaign.rule.rate(arm.k),
             "runs": self.runs,
             "reference_runs": int(found.get("reference_runs", 0)),
-            **{name: _finite(found.get(name)) for name in names},
+            **{name: finite(found.get(name)) for name in names},
             "cost": {} if arm is None else of.costs(arm),
             "code": None if arm is None or arm.code is None else arm.code.model_dump(exclude={"requirements"}),
             "settings": {} if arm is None else dict(arm.settings),
@@ -297,7 +298,7 @@ class LedgerCampaign:
         """Return the state of the campaign as plain values."""
         of, closing = self.campaign, self.closing()
         states = Counter(arm.state for arm in of.arms[1:])
-        values = None if closing is None else {n: _finite(getattr(closing, n)) for n in ("mean", "low", "high", "n")}
+        values = None if closing is None else {n: finite(getattr(closing, n)) for n in ("mean", "low", "high", "n")}
         return {
             "campaign": self.study.name,
             "closed": of.closed is not None,
@@ -306,7 +307,7 @@ class LedgerCampaign:
             "k": of.k,
             "candidates": dict(states),
             "spent": self.spent(),
-            "sd": _finite(self.sd()),
+            "sd": finite(self.sd()),
             "correlation": float(of.pool.beta()),
             "closing": values,
         }
@@ -353,7 +354,3 @@ def campaign_of(stored: Stored) -> LedgerCampaign:
     with suppress(StudyFailedError):  # a driver says so; here, candidates get the numbers of their last look
         search.campaign.decision()
     return LedgerCampaign(stored=stored, search=search)
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 
-from ablate.base.plain_text import counted, settings_text
+from ablate.base.plain_text import assignments, counted, settings_text
 from ablate.core.objectives import quality_objective
 from ablate.results.analysis.results import Results
 from ablate.results.analysis.tables import REPORT_COLUMNS
@@ -76,7 +76,7 @@ def _terms(
     )
     if row["source"] is not None:
         yield "Confirms", f"trial {row['source']}"
-    yield "Settings", ", ".join(f"{name} = {_written(value)}" for name, value in settings.items())
+    yield "Settings", ", ".join(each.replace("=", " = ", 1) for each in assignments(settings))
     if seeds:
         yield "Seeds", ", ".join(map(str, seeds))
     if row["params"] is not None:
@@ -109,10 +109,5 @@ def _commands(study: Study, row: Mapping[str, Any], settings: Mapping[str, Any])
         yield "Train it from its beginning", shlex.join(["ablate", "retry", *number, "--from-start"])
     if study.compare is None and study.deterministic is None:
         searched = study.space_for(row["dataset"]).names()
-        words = [f"{name}={_written(value)}" for name, value in settings.items() if name in searched]
+        words = assignments({name: value for name, value in settings.items() if name in searched})
         yield "Try it with other values", shlex.join(["ablate", "enqueue", study.name, *words, *where])
-
-
-def _written(value: Any) -> str:
-    """Return a value as `ablate enqueue` reads it."""
-    return value if isinstance(value, str) else json.dumps(value)

@@ -17,6 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 
 from ablate.base.errors import AblateError, RequestError
+from ablate.base.plain_text import finite
 from ablate.base.scratch import scratch_folder
 from ablate.results.report.frame import LIVE, Page, asset, bundle
 from ablate.studies.homes import lasting
@@ -176,7 +177,7 @@ def _hash(content: bytes) -> str:
 
 def _json(request: Request, value: Any) -> Response:
     """Return a value as the commands print it with --json."""
-    return _answer(request, json.dumps(value, indent=1), "application/json")
+    return _answer(request, json.dumps(finite(value), indent=1), "application/json")
 
 
 def _answer(request: Request, content: str | bytes, kind: str = "text/html") -> Response:

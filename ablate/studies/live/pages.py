@@ -9,6 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from ablate.base.errors import AblateError
+from ablate.base.plain_text import assignments
 from ablate.ledger import Glance
 from ablate.results.report.frame import asset, environment
 from ablate.results.report.front.summary import size_metric
@@ -133,7 +134,7 @@ def commands(study: str, found: Mapping[str, Any], locations: Locations) -> dict
         asked["Try it again, from its newest checkpoint"] = ["retry", *of_trial]
         asked["Train it again from its beginning"] = ["retry", *of_trial, "--from-start"]
     if found["stage"] == "search" and found["config"]["variant"] is None:
-        settings = [f"{name}={value}" for name, value in found["config"]["parameters"].items()]
+        settings = assignments(found["config"]["parameters"])
         asked["Try a configuration like it: change a value"] = [
             "enqueue", study, *settings, "--dataset", dataset, *place
         ]  # fmt: skip
