@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
 import subprocess
 import sys
@@ -15,7 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.table import Table
 
-from ablate.base.plain_text import LONGEST_TEXT, one_printable_line, printable, spreadsheet_cell, storable
+from ablate.base.plain_text import (
+    LONGEST_TEXT,
+    assignments,
+    finite,
+    one_printable_line,
+    printable,
+    spreadsheet_cell,
+    storable,
+)
 from ablate.cli import app as cli
 from ablate.cli.terminal import Terminal
 from ablate.results.analysis.tables import csv_text
@@ -119,3 +128,11 @@ def test_names_of_a_study_are_no_formulas_in_the_plan(tmp_path: Path, capfd: pyt
 def test_numbers_of_a_table_stay_numbers() -> None:
     table = pl.DataFrame({"a": [-0.5, None], "b": ["-0.5", "-b"], "c": [None, "@"]})
     assert csv_text(table) == "a,b,c\n-0.5,-0.5,\n,'-b,'@\n"
+
+
+def test_settings_are_written_as_a_study_file_has_them_and_numbers_as_json_has_them() -> None:
+    assert assignments({"a.b": True, "c": "x y", "d": 0.5, "e": None, "f": "true"}) == [
+        "a.b=true", "c=x y", "d=0.5", "e=null", "f=true",
+    ]  # fmt: skip
+    values = {"a": [math.nan, (1.5, -math.inf)], "b": {"c": math.inf, "d": "nan"}}
+    assert finite(values) == {"a": [None, [1.5, None]], "b": {"c": None, "d": "nan"}}
