@@ -201,7 +201,7 @@ def new(
         ),
     ] = None,
 ) -> None:
-    """Write a commented study file that `ablate plan` accepts as it stands; a file is never overwritten."""
+    """Write a commented study file that `ablate plan` accepts without an edit; a file is never overwritten."""
     from ablate.cli.new import write_study
 
     file = write_study(name, task=task, function=function, command=command, metric=metric, source=source)

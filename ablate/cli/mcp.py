@@ -29,7 +29,7 @@ mcp_app = typer.Typer()
 LONGEST_WAIT, POLL_SECONDS = 50.0, 1.0
 INSTRUCTIONS = """Before you change training code or settings, call campaign_status.
 Make one change, for one reason. Call judge_change with the reason, then wait_for until the state is not open.
-keep: go on from it. discard, undecided or refused: undo the change, and do not submit variants of it.
+keep: continue from it. discard, undecided or refused: undo the change, and do not submit variants of it.
 Near-copies spend the error rate of the campaign. superseded: make the change on the new champion, and judge it again.
 Report the gain with its interval and runs, never the best run.
 If the last 30 candidates were discarded, stop and say so: the campaign is probably at its noise floor."""

@@ -83,7 +83,7 @@ def _write_submodules(owner: Path, tree: str, place: Path) -> None:
         except GitError:
             raise RequestError(
                 f"{path}: commit {commit[:SHORT]} of this submodule is not here: type `git submodule update --init"
-                f" --recursive`; if it is a repository of its own, add it to .gitignore"
+                f" --recursive`; if it is an independent repository, add it to .gitignore"
             ) from None
         (place / path).mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory() as folder:
