@@ -60,7 +60,9 @@ def code_of(found: LedgerCampaign, options: RunOptions, revision: str | None) ->
     if first is None or champion is None:
         reason = campaign.opened.get("without", "no run has begun")
         raise RequestError(f"campaign {name!r} judges settings alone (--set), as it was opened without code: {reason}")
-    reference, before = (snapshot(Path.cwd(), each.revision, name=name) for each in (first, champion))
+    reference, before = (
+        snapshot(Path.cwd(), each.revision, name=name, program=each.program) for each in (first, champion)
+    )
     version = snapshot(Path.cwd(), revision, name=name, reference=before, without=[options.runs_dir])
     refuse_guarded(replace(version, inside=campaign.opened["inside"]), reference, campaign.asked.guard)
     return _code(version)

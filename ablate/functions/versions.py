@@ -62,13 +62,14 @@ def snapshot(
     name: str,
     reference: Version | None = None,
     without: Sequence[Path] = (),
+    program: str | None = None,
 ) -> Version:
     """Return a version of the repository that the folder `repository` is in, and keep it from `git gc`.
 
     `revision` is a revision, a branch, or the path of a worktree of the same repository; None is the worktree of
     `repository`. Files that are neither committed nor ignored belong to a worktree's version, but for the folders
     `without`. Index, files and stash stay as they are. The ref `refs/ablate/NAME/TREE` keeps the version; `name` is
-    that of the study.
+    that of the study. `program` is given where it is known of the same revision, because it reads every Python file.
 
     Raises RequestError if there is no such revision, if a file is a Git LFS pointer, or if git refuses.
     """
@@ -83,7 +84,7 @@ def snapshot(
     else:
         assert head is not None
         commit = head
-    program = _program(repository, tree)
+    program = program or _program(repository, tree)
     _keep(repository, f"refs/ablate/{name}/{tree[:SHORT]}", commit, tree)
     before = reference.tree if reference is not None else tree if head is None else _tree_of(repository, head)
     changes = ("diff-tree", "-r", "--no-renames", "--no-ext-diff", "--no-textconv")
