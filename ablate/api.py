@@ -21,14 +21,14 @@ from ablate.driver.options import RunOptions
 from ablate.driver.plain_values import study_text
 from ablate.driver.run import search as run_study
 from ablate.functions.source import CODE, find_code, import_path, kept_if_refused, write_module
-from ablate.results.analysis.tables import reports_table, trials_table
+from ablate.results.trials.tables import reports_table, trials_table
 from ablate.studies.campaign import Verdict, read_campaign
 from ablate.studies.locations import RUNS
 from ablate.studies.report import figures_of, rebuild
 from ablate.studies.stored import Stored, read_study, result_rows, search_front, verdicts_of
 
 if TYPE_CHECKING:
-    from ablate.results.report.drawing import Figure
+    from ablate.results.rendering.drawing import Figure
 
 ensure_home()
 DIRECTIONS = {"max": "maximize", "maximize": "maximize", "min": "minimize", "minimize": "minimize"}

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import numpy as np
 from calibration_rows import Row, generator, rate, repetitions
 
-from ablate.results.analysis import t_interval
-from ablate.results.analysis.looks import ERROR
-from ablate.results.analysis.verdicts import adjust, p_two_sided
+from ablate.results.comparison.verdicts import adjust, p_two_sided
+from ablate.results.statistics.intervals import t_interval
+from ablate.results.statistics.looks import ERROR
 
 SEEDS, ARMS = 3, 10
 UNEQUAL = (2, 2, 3, 5, 10)  # seeds by data set

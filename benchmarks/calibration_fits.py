@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from calibration_rows import Row, generator, rate, repetitions
 
-from ablate.results.analysis import CurveFit, fit_curve
+from ablate.results.fits.fits import CurveFit, fit_curve
 
 Law = Callable[[np.ndarray], np.ndarray]
 ALPHA, SEEDS, NOISE, MIDDLE = 0.5, 5, 0.018, 10**4.5

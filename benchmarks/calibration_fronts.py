@@ -11,10 +11,10 @@ import scipy
 from calibration_rows import Row, average, generator, rate, repetitions
 
 from ablate.base.spending import spend
-from ablate.results.analysis.answer import compare_with_best, unselected_best
-from ablate.results.analysis.front_uncertainty import draw_means, volume
-from ablate.results.analysis.picking import Bound, keeping_probabilities
-from ablate.results.analysis.two_way import lay_out
+from ablate.results.front.answer import compare_with_best, unselected_best
+from ablate.results.front.front_uncertainty import draw_means, volume
+from ablate.results.front.picking import Bound, keeping_probabilities
+from ablate.results.statistics.two_way import lay_out
 from ablate.tuning.front_probability import pool_seeds
 from ablate.tuning.racing import ERROR_RATE, decide, most_uncertain
 

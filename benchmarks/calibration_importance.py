@@ -24,7 +24,7 @@ from ablate.core.trial import Decision, Report
 from ablate.core.trial import TrialState as State
 from ablate.driver import space_sizes
 from ablate.driver.space_sizes import SpaceSizes
-from ablate.results.analysis.importance import importances
+from ablate.results.importance.importance import importances
 from ablate.study import Study, read_study
 from ablate.study.space import Choices, FloatRange, IntRange, Space
 from ablate.tuning.dataset_search import DatasetSearch

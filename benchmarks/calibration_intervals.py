@@ -9,8 +9,8 @@ import numpy as np
 from calibration_rows import Row, average, generator, rate, repetitions
 from scipy import stats
 
-from ablate.results.analysis import smallest_effect, t_interval
-from ablate.results.analysis.power import ALPHA, QUESTIONS, margin_power, pairs_needed
+from ablate.results.comparison.power import ALPHA, QUESTIONS, margin_power, pairs_needed
+from ablate.results.statistics.intervals import smallest_effect, t_interval
 
 
 def covered(samples: np.ndarray, truth: float, level: float = 0.95) -> list[bool]:

@@ -9,10 +9,9 @@ import numpy as np
 import scipy
 from calibration_rows import Row, generator, rate, repetitions
 
-from ablate.results.analysis import metric_interval, t_interval
-from ablate.results.analysis.answer import unselected_best
-from ablate.results.analysis.intervals import Interval
-from ablate.results.analysis.samples import Spread, difference_interval, sample_interval, spread, widened
+from ablate.results.front.answer import unselected_best
+from ablate.results.statistics.intervals import Interval, metric_interval, t_interval
+from ablate.results.statistics.samples import Spread, difference_interval, sample_interval, spread, widened
 
 SAMPLES = 359  # as in the test split of the digits
 SEED_SD = 0.005  # of a network's accuracy on infinitely many samples

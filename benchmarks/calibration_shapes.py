@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from calibration_rows import Row, generator, rate, repetitions
 
-from ablate.results.analysis.answer import compare_with_best
-from ablate.results.analysis.looks import ERROR
-from ablate.results.analysis.skewness import collapsed_seeds, doubts
-from ablate.results.analysis.verdicts import NON_INFERIOR, adjust, margin_p, p_two_sided
+from ablate.results.comparison.verdicts import NON_INFERIOR, adjust, margin_p, p_two_sided
+from ablate.results.front.answer import compare_with_best
+from ablate.results.statistics.looks import ERROR
+from ablate.results.statistics.skewness import collapsed_seeds, doubts
 
 Shape = Callable[[np.random.Generator, int, int], np.ndarray]
 

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 import numpy as np
 from calibration_rows import Row, average, generator, rate, repetitions
 
-from ablate.results.analysis import smallest_effect
-from ablate.results.analysis.adjustment import holm
-from ablate.results.analysis.looks import ERROR
-from ablate.results.analysis.skewness import collapsed_seeds, doubts
-from ablate.results.analysis.verdicts import NON_INFERIOR, TRUSTED, margin_p, p_two_sided
-from ablate.results.report.comparison.verdicts import paired_sd
+from ablate.results.comparison.verdict_table import paired_sd
+from ablate.results.comparison.verdicts import NON_INFERIOR, TRUSTED, margin_p, p_two_sided
+from ablate.results.statistics.adjustment import holm
+from ablate.results.statistics.intervals import smallest_effect
+from ablate.results.statistics.looks import ERROR
+from ablate.results.statistics.skewness import collapsed_seeds, doubts
 
 ALONE, BOTH = "t test alone (not used)", "with the second test"
 MARGIN = 1.0

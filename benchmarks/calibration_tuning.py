@@ -11,8 +11,8 @@ import numpy as np
 from calibration_rows import Row, generator, rate, repetitions
 from scipy import stats
 
-from ablate.results.analysis.looks import ERROR
-from ablate.results.analysis.verdicts import HARMFUL, SUPERIOR, adjust, claims_of, p_two_sided
+from ablate.results.comparison.verdicts import HARMFUL, SUPERIOR, adjust, claims_of, p_two_sided
+from ablate.results.statistics.looks import ERROR
 
 CURVES = (0, 5, 20, 100)  # standard deviations of a seed that a value loses over the range
 DESIGNS = ((1, 8, 5), (1, 8, 10), (10, 8, 5), (10, 8, 10), (10, 16, 10), (30, 8, 10))  # arms, values, fresh seeds

@@ -19,7 +19,7 @@ from record import RESULTS, ROOT, read_csv, write_csv
 from scipy.special import polygamma
 
 from ablate.base.judging import Rule
-from ablate.results.analysis.intervals import NEAR_ONE
+from ablate.results.statistics.intervals import NEAR_ONE
 
 FILE = RESULTS / "judging_seeds.csv"
 PAGE = ROOT / "docs" / "calibration_judging.md"

@@ -51,7 +51,7 @@ from paired import compared
 from record import ROOT, append_csv, read_csv, with_origin, write_csv
 
 from ablate.core.trainable import load_trainable
-from ablate.results.analysis.hypervolume import dominated_volume
+from ablate.results.front.hypervolume import dominated_volume
 from ablate.study import Study
 from ablate.study.file import parse_study
 from ablate.study.space import Choices, FloatRange, Space

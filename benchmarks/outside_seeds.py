@@ -21,9 +21,8 @@ import numpy as np
 from calibration_rows import generator
 from record import RESULTS, ROOT, read_csv, write_csv
 
-from ablate.results.analysis import Interval, metric_interval, t_interval
-from ablate.results.analysis.answer import unselected_best
-from ablate.results.analysis.intervals import FEWEST_SKEWED, log_mean_ends
+from ablate.results.front.answer import unselected_best
+from ablate.results.statistics.intervals import FEWEST_SKEWED, Interval, log_mean_ends, metric_interval, t_interval
 
 FILE = RESULTS / "outside_seeds.csv"
 PAGE = ROOT / "docs" / "calibration_others.md"

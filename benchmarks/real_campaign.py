@@ -26,7 +26,7 @@ from typing import Any
 
 from record import RESULTS, write_csv
 
-from ablate.results.analysis.intervals import t_interval
+from ablate.results.statistics.intervals import t_interval
 
 DATA = """\
 from sklearn.datasets import load_digits

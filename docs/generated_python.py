@@ -31,7 +31,10 @@ RECORDS: Sections = {
     "Trials and configurations": {"ablate.core.trial": (), "ablate.core.config": ()},
     "Ledger": {"ablate.ledger": ()},
     "Analysis": {
-        "ablate.results.analysis": ("front", "confirmed", "confirmations", "Confirmations", "pooled", "hypervolume")
+        "ablate.results.front.front": ("front", "confirmed"),
+        "ablate.results.front.hypervolume": ("hypervolume",),
+        "ablate.results.trials.confirmation": ("confirmations", "Confirmations"),
+        "ablate.results.trials.pooling": ("pooled",),
     },
 }
 PARTS: Sections = {

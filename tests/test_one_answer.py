@@ -17,12 +17,13 @@ from rich.console import Console
 from ablate.core.trial import Report, TrialConfig, TrialState
 from ablate.driver.prometheus import StudyCollector
 from ablate.ledger import Ledger, ReportRecord
-from ablate.results.analysis import front, pooled
-from ablate.results.analysis.results import Results
-from ablate.results.analysis.tables import reports_table, trials_table
+from ablate.results.front.findings import Findings
+from ablate.results.front.front import front
+from ablate.results.front.learning import learning_curves
 from ablate.results.report import front_lines
-from ablate.results.report.front.findings import Findings
-from ablate.results.report.front.learning import learning_curves
+from ablate.results.trials.pooling import pooled
+from ablate.results.trials.results import Results
+from ablate.results.trials.tables import reports_table, trials_table
 from ablate.studies.locations import Locations
 from ablate.studies.status import results_as_values
 from ablate.studies.stored import Stored, select_networks

@@ -27,7 +27,7 @@ from ablate.base.plain_text import (
 )
 from ablate.cli import app as cli
 from ablate.cli.terminal import Terminal
-from ablate.results.analysis.tables import csv_text
+from ablate.results.trials.tables import csv_text
 from support.commands import TINY, run
 
 COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e]")

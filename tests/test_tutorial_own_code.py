@@ -12,7 +12,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from ablate.results.analysis.verdicts import CLAIMS
+from ablate.results.comparison.verdicts import CLAIMS
 from support.changed_lines import Count, count_sections
 from support.page_reader import Reader
 from support.paths import REPOSITORY

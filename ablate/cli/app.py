@@ -80,7 +80,7 @@ def plan(
     from ablate.cli.tables import plan_lines
     from ablate.driver.plan import make_plan
     from ablate.driver.power import read_earlier
-    from ablate.results.analysis.tables import csv_text
+    from ablate.results.trials.tables import csv_text
     from ablate.study import load_study
 
     study = load_study(file, scale=scale, only=only)

@@ -132,7 +132,7 @@ def wait(
 @options.gather("runs_dir", "storage")
 def report(study: options.StudyName, asked: Locations, as_json: options.AsJson = False) -> None:
     """Write the tables and the report of a study again, from its ledger alone."""
-    from ablate.results.analysis.tables import REPORTS_FILE, TRIALS_FILE
+    from ablate.results.trials.tables import REPORTS_FILE, TRIALS_FILE
     from ablate.studies.report import rebuild
 
     _, page = rebuild(study, asked)

@@ -159,7 +159,7 @@ def reading_tools(asked: Locations) -> list[Callable[..., dict[str, Any]]]:
     """Return the tools for studies: as the commands of the same names, without seeds and without the test split."""
     from ablate.driver import requests
     from ablate.driver.plan import make_plan
-    from ablate.results.analysis.tables import trials_table
+    from ablate.results.trials.tables import trials_table
     from ablate.studies.pick import as_values, read_bounds
     from ablate.studies.pick import pick as pick_networks
     from ablate.studies.status import results_as_values, status_of

@@ -65,8 +65,8 @@ def pick_network(
 
 
 def _print(picks: list[Pick], write: Path | None, study: str) -> None:
-    from ablate.results.analysis.picking import NoChoice
-    from ablate.results.report.picked import choice_lines, missed_line
+    from ablate.results.front.picked import choice_lines, missed_line
+    from ablate.results.front.picking import NoChoice
     from ablate.studies.pick import settings_text
 
     for each in picks:

@@ -8,9 +8,9 @@ from rich.text import Text
 
 from ablate.cli.power import power_lines
 from ablate.driver.plan import Plan, limit_rows
-from ablate.results.report.budget import gain_text
-from ablate.results.report.comparison.design import design_lines
-from ablate.results.report.numbers import spell_seconds
+from ablate.results.comparison.design import design_lines
+from ablate.results.front.budget import gain_text
+from ablate.results.rendering.numbers import spell_seconds
 from ablate.study import Study
 
 ROWS_SHOWN = 24

@@ -33,7 +33,7 @@ def verdict(
     as_json: options.AsJson = False,
 ) -> None:
     """Print what a comparison establishes; exit with 3 if a required claim is refuted, with 4 if it is undecided."""
-    from ablate.results.report.comparison.verdicts import verdict_lines
+    from ablate.results.comparison.verdict_table import verdict_lines
     from ablate.studies.stored import read_study
     from ablate.studies.verdict import judge
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ablate.ledger import Ledger, StudyWriter
-from ablate.results.analysis.looks import PLAN, last_plan, plan_of
+from ablate.results.statistics.looks import PLAN, last_plan, plan_of
 from ablate.study import Study
 
 

@@ -7,10 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 from ablate.base.errors import RequestError
-from ablate.core.objectives import on_test, on_validation
-from ablate.results.analysis import metric_at, quality_objective, smallest_effect
-from ablate.results.analysis.comparison import columns
-from ablate.results.analysis.power import (
+from ablate.core.objectives import on_test, on_validation, quality_objective
+from ablate.results.comparison.comparison import columns
+from ablate.results.comparison.power import (
     ALPHA,
     QUESTIONS,
     PairedSpread,
@@ -19,7 +18,9 @@ from ablate.results.analysis.power import (
     pairs_needed,
     smallest_margin,
 )
-from ablate.results.analysis.results import Results
+from ablate.results.front.front import metric_at
+from ablate.results.statistics.intervals import smallest_effect
+from ablate.results.trials.results import Results
 from ablate.studies.locations import Locations
 from ablate.studies.stored import read_study
 from ablate.study import Study

@@ -48,7 +48,7 @@ from ablate.functions.border.guarded import end_processes, processes_ended
 from ablate.functions.command_record import empty, forget_records
 from ablate.functions.source import CODE
 from ablate.ledger import Ledger, Snapshot, StudyWriter
-from ablate.results.analysis.tables import write_study_file
+from ablate.results.trials.tables import write_study_file
 from ablate.studies import code as own
 from ablate.studies import homes as places
 from ablate.studies.report import write_results

@@ -23,7 +23,7 @@ from ablate.core.registry import TRAINABLES
 from ablate.core.trainable import Trainable
 from ablate.core.trial import TrialState
 from ablate.ledger import Ledger, StudyWriter, TrialRecord
-from ablate.results.analysis.size_shares import SIZE_SHARES, Pair, cell_shares, drawn_shares
+from ablate.results.importance.size_shares import SIZE_SHARES, Pair, cell_shares, drawn_shares
 from ablate.study import Study
 from ablate.study.space import IntRange, Range
 from ablate.tuning.search_space import decode, inner_at_share

@@ -14,7 +14,7 @@ from ablate.base.plain_text import finite
 from ablate.core.objectives import is_maximized, is_share, on_test, signed
 from ablate.core.trial import CAMPAIGN_SEED_BASE, CONFIRM_SEED_BASE, TrialState
 from ablate.ledger.requests import ANSWERED
-from ablate.results.analysis.intervals import Interval, t_interval
+from ablate.results.statistics.intervals import Interval, t_interval
 from ablate.studies.locations import Locations
 from ablate.studies.stored import Stored, read_study
 from ablate.tuning.campaign import JUDGED, Arm, Campaign

@@ -10,7 +10,7 @@ import polars as pl
 
 from ablate.base.errors import RequestError
 from ablate.base.files import DiskFolder, make_folder
-from ablate.results.analysis.tables import cannot_write, csv_text, parquet_bytes, reports_table, trials_table
+from ablate.results.trials.tables import cannot_write, csv_text, parquet_bytes, reports_table, trials_table
 from ablate.studies.locations import Locations
 from ablate.studies.stored import Stored, read_study
 

@@ -21,7 +21,7 @@ from ablate.core.trial import TrialConfig, checkpoint_folder
 from ablate.engine.training import served_model
 from ablate.engine.training.serving import serve
 from ablate.ledger import TrialRecord
-from ablate.results.analysis.tables import cannot_write
+from ablate.results.trials.tables import cannot_write
 from ablate.studies.code import USE, refuse_other_code
 from ablate.studies.homes import with_store
 from ablate.studies.locations import Locations

@@ -41,8 +41,8 @@ from ablate.base.files import new_file
 from ablate.core.objectives import SIZE_COLUMNS, constraint_text, quality_objective, violation
 from ablate.core.trial import TrialState
 from ablate.ledger import ReportRecord, TrialRecord
-from ablate.results.analysis.front import objective_values
-from ablate.results.analysis.tables import last_means, trials_table
+from ablate.results.front.front import objective_values
+from ablate.results.trials.tables import last_means, trials_table
 from ablate.studies.stored import Stored, cover_datasets
 from ablate.study import Study
 from ablate.study.space import Choices, FloatRange, Range

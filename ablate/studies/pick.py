@@ -12,9 +12,9 @@ from ablate.base.errors import RequestError, did_you_mean
 from ablate.base.files import DiskFolder
 from ablate.core.objectives import COST_METRICS, on_validation
 from ablate.core.trial import TrialConfig
-from ablate.results.analysis.intervals import finite
-from ablate.results.analysis.picking import Bound, Choice, NoChoice, choose
-from ablate.results.analysis.tables import REPORT_COLUMNS
+from ablate.results.front.picking import Bound, Choice, NoChoice, choose
+from ablate.results.statistics.intervals import finite
+from ablate.results.trials.tables import REPORT_COLUMNS
 from ablate.studies.stored import Stored
 from ablate.study import parse_study
 from ablate.study.yaml_text import read_yaml, write_yaml

@@ -14,9 +14,9 @@ from ablate.base.files import disk_path
 from ablate.core.trial import OUTPUT, checkpoint_folder
 from ablate.functions.output import read_output
 from ablate.ledger import Snapshot
-from ablate.results.analysis.results import Results
-from ablate.results.analysis.tables import write_tables
 from ablate.results.report import draw_figures, write_report
+from ablate.results.trials.results import Results
+from ablate.results.trials.tables import write_tables
 from ablate.studies.campaign import LedgerCampaign, campaign_of
 from ablate.studies.homes import refuse_other_ledger
 from ablate.studies.locations import Locations
@@ -24,7 +24,7 @@ from ablate.studies.stored import Stored, cover_datasets, open_ledger, with_file
 from ablate.study import Study
 
 if TYPE_CHECKING:
-    from ablate.results.report.drawing import Figure
+    from ablate.results.rendering.drawing import Figure
 
 
 def rebuild(name: str, locations: Locations) -> tuple[Study, Path]:

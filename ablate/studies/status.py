@@ -14,10 +14,10 @@ from ablate.core.objectives import count_states
 from ablate.core.trial import TrialState
 from ablate.ledger import EventRecord, StudyRecord
 from ablate.ledger.requests import STOP, Request, find_refused, find_unanswered
-from ablate.results.analysis.comparison import cells
-from ablate.results.report.budget import ended_early_text, hours_content, hours_text
-from ablate.results.report.front.findings import findings
-from ablate.results.report.front.summary import best_row
+from ablate.results.comparison.comparison import cells
+from ablate.results.front.budget import ended_early_text, hours_content, hours_text
+from ablate.results.front.findings import findings
+from ablate.results.front.summary import best_row
 from ablate.studies.homes import command_to_continue
 from ablate.studies.locations import Locations
 from ablate.studies.stored import Stored, cover_datasets, known_names, read_study

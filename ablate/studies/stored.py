@@ -16,11 +16,12 @@ from ablate.base.files import refuse_links
 from ablate.core.objectives import signed
 from ablate.core.trial import TrialConfig, TrialState
 from ablate.ledger import Ledger, Snapshot, StudyRecord, TrialRecord
-from ablate.results.analysis import confirmed, front, metric_values, pooled
-from ablate.results.analysis.results import Results
-from ablate.results.analysis.tables import reports_table, trials_table
-from ablate.results.analysis.verdicts import verdicts
+from ablate.results.comparison.verdicts import verdicts
+from ablate.results.front.front import confirmed, front, metric_values
 from ablate.results.report import result_lines
+from ablate.results.trials.pooling import pooled
+from ablate.results.trials.results import Results
+from ablate.results.trials.tables import reports_table, trials_table
 from ablate.studies.homes import with_store
 from ablate.studies.locations import Locations
 from ablate.study import Study, parse_study

@@ -16,7 +16,7 @@ from ablate.base.redaction import redact_url
 from ablate.core.objectives import mean
 from ablate.core.trial import checkpoint_folder
 from ablate.functions.output import read_output
-from ablate.results.report.numbers import count, quantity
+from ablate.results.rendering.numbers import count, quantity
 from ablate.studies.homes import with_store
 from ablate.studies.locations import Locations
 from ablate.studies.stored import read_study, trial_of

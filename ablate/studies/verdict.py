@@ -10,13 +10,13 @@ import polars as pl
 
 from ablate.base.errors import RequestError, did_you_mean
 from ablate.core.objectives import given_for
-from ablate.results.analysis.comparison import columns
-from ablate.results.analysis.comparison_warnings import comparison_warnings
-from ablate.results.analysis.data_sets import sampled_columns
-from ablate.results.analysis.looks import compared_looks
-from ablate.results.analysis.next_step import NextStep, next_step
-from ablate.results.analysis.study_warnings import StudyWarning
-from ablate.results.analysis.verdicts import CLAIMS, HOLDS, REFUTED, UNDECIDED, answer_to, verdicts
+from ablate.results.comparison.comparison import columns
+from ablate.results.comparison.comparison_warnings import comparison_warnings
+from ablate.results.comparison.data_sets import sampled_columns
+from ablate.results.comparison.next_step import NextStep, next_step
+from ablate.results.comparison.verdicts import CLAIMS, HOLDS, REFUTED, UNDECIDED, answer_to, verdicts
+from ablate.results.statistics.looks import compared_looks
+from ablate.results.trials.study_warnings import StudyWarning
 from ablate.studies.stored import Stored, require_compared
 from ablate.study import Study
 from ablate.tuning.recorded import is_finished, recorded_searches

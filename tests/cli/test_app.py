@@ -89,7 +89,7 @@ ANSWER = """
 import io, sys
 from rich.console import Console
 from support.planted_study import make_study, plant
-from ablate.results.analysis.results import Results
+from ablate.results.trials.results import Results
 from ablate.results.report import front_lines
 study = make_study()
 shown = Console(width=200, file=io.StringIO())

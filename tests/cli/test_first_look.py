@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import vl_convert
 
-from ablate.results.report.drawing import PALETTES, paint
-from ablate.results.report.front.learning import whole_ticks
+from ablate.results.front.learning import whole_ticks
+from ablate.results.rendering.drawing import PALETTES, paint
 from support.commands import TINY, run
 from support.own_network import OWN_NETWORK, local
 

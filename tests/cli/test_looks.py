@@ -13,12 +13,12 @@ from scipy import stats
 
 from ablate.base.randomness import stream
 from ablate.base.spending import spend
-from ablate.results.analysis.intervals import seeds_needed
-from ablate.results.analysis.looks import EXPECTED, compared_looks, share_of
-from ablate.results.analysis.next_step import next_step
-from ablate.results.analysis.results import Results
-from ablate.results.analysis.verdicts import p_two_sided, verdicts
-from ablate.results.report.comparison.verdicts import step_text
+from ablate.results.comparison.next_step import next_step
+from ablate.results.comparison.verdict_table import step_text
+from ablate.results.comparison.verdicts import p_two_sided, verdicts
+from ablate.results.statistics.intervals import seeds_needed
+from ablate.results.statistics.looks import EXPECTED, compared_looks, share_of
+from ablate.results.trials.results import Results
 from support.commands import LOCAL, checked, run, write_study
 from support.planted_comparison import make_study, plant
 

@@ -11,8 +11,8 @@ import pytest
 from ablate.cli.power import power_lines
 from ablate.driver.plan import Plan, make_plan
 from ablate.driver.power import Earlier
-from ablate.results.analysis import smallest_effect
-from ablate.results.analysis.power import PairedSpread, pairs_needed, smallest_margin
+from ablate.results.comparison.power import PairedSpread, pairs_needed, smallest_margin
+from ablate.results.statistics.intervals import smallest_effect
 from ablate.study import parse_study
 from support.commands import TINY, run
 

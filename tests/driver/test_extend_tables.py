@@ -11,13 +11,13 @@ import pytest
 
 from ablate.core.trial import TrialState
 from ablate.ledger import Ledger
-from ablate.results.analysis import pooled
-from ablate.results.analysis.comparison import cells, seed_values
-from ablate.results.analysis.results import Results
+from ablate.results.comparison.comparison import cells, seed_values
+from ablate.results.comparison.wording import trials_text
+from ablate.results.front.findings import Findings
+from ablate.results.front.wording import status_lines
 from ablate.results.report import front_table, result_lines, write_report
-from ablate.results.report.comparison.wording import trials_text
-from ablate.results.report.front.findings import Findings
-from ablate.results.report.front.wording import status_lines
+from ablate.results.trials.pooling import pooled
+from ablate.results.trials.results import Results
 from ablate.studies.stored import select_networks
 from ablate.study import parse_study
 from support.extended import BROKEN, COMPARISON, DIVERGED, SEARCH, run, seeds_of, tables

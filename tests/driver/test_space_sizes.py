@@ -15,7 +15,7 @@ from ablate.driver import run as driver
 from ablate.driver import space_sizes
 from ablate.driver.space_sizes import SpaceSizes
 from ablate.ledger import Ledger
-from ablate.results.analysis.size_shares import cell_shares
+from ablate.results.importance.size_shares import cell_shares
 from ablate.study import Study
 from support.commands import LOCAL, TINY, run, write_study
 from support.ledgers import SHAPE

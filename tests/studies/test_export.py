@@ -18,8 +18,8 @@ from optuna.trial import FrozenTrial, TrialState
 
 from ablate.core.objectives import means
 from ablate.core.trial import Decision
-from ablate.results.analysis import front
-from ablate.results.analysis.tables import reports_table, trials_table
+from ablate.results.front.front import front
+from ablate.results.trials.tables import reports_table, trials_table
 from ablate.studies.optuna_file import add_trials, real_distribution, real_value
 from ablate.study.space import Choices, FloatRange
 from support.commands import run

@@ -16,8 +16,8 @@ from ablate.base.errors import RequestError
 from ablate.driver.options import RunOptions
 from ablate.driver.run import search
 from ablate.engine.tasks import data_folder
-from ablate.results.analysis.tables import trials_table
 from ablate.results.report import write_maps
+from ablate.results.trials.tables import trials_table
 from ablate.studies.network import (
     BlockMaps,
     attention_maps,

@@ -13,7 +13,7 @@ from scipy import stats
 from ablate.base.randomness import stream
 from ablate.core.trial import Report, TrialConfig
 from ablate.ledger import Ledger, Snapshot
-from ablate.results.analysis.picking import Bound, keeping_probabilities
+from ablate.results.front.picking import Bound, keeping_probabilities
 from support.commands import run
 from support.searches import accuracy, report_at
 from support.status_driver import Driver

@@ -12,7 +12,7 @@ from ablate.core.trial import CONFIRM_SEED_BASE, Decision, Report, TrialConfig
 from ablate.driver import resume as resumption
 from ablate.engine.training.family import family
 from ablate.ledger import Ledger, TrialRecord
-from ablate.results.analysis.tables import reports_table, trials_table
+from ablate.results.trials.tables import reports_table, trials_table
 from ablate.study import parse_study
 from ablate.tuning import Search
 from support.ledgers import Clock

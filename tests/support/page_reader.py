@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from ablate.results.rendering.drawing import Figure
 from ablate.results.report import frame
-from ablate.results.report.drawing import Figure
 
 VOID = {"meta", "link", "img", "br", "hr", "input"}
 

@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from ablate.base.randomness import stream
-from ablate.results.analysis.tables import REPORT_COLUMNS, TRIAL_COLUMNS
+from ablate.results.trials.tables import REPORT_COLUMNS, TRIAL_COLUMNS
 from ablate.study import Study, parse_study
 
 METRICS = ("train_loss", "val_loss", "val_accuracy")

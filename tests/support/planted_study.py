@@ -10,8 +10,8 @@ import numpy as np
 import polars as pl
 
 from ablate.core.trial import CONFIRM_SEED_BASE
-from ablate.results.analysis import front
-from ablate.results.analysis.tables import REPORT_COLUMNS, TRIAL_COLUMNS
+from ablate.results.front.front import front
+from ablate.results.trials.tables import REPORT_COLUMNS, TRIAL_COLUMNS
 from ablate.study import Study
 
 METRICS = ("train_loss", "train_accuracy", "val_loss", "val_accuracy", "test_loss", "test_accuracy")

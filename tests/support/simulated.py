@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from ablate.results.analysis.tables import REPORT_COLUMNS, TRIAL_COLUMNS
+from ablate.results.trials.tables import REPORT_COLUMNS, TRIAL_COLUMNS
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,10 +17,11 @@ from ablate.base.spending import spend
 from ablate.core.objectives import nondominated
 from ablate.core.trial import CONFIRM_SEED_BASE, Report, TrialConfig, TrialState
 from ablate.ledger import Ledger, Snapshot
-from ablate.results.analysis import confirmations, t_interval
-from ablate.results.analysis.results import Results
-from ablate.results.analysis.tables import reports_table, trials_table
 from ablate.results.report import front_table, result_lines, write_report
+from ablate.results.statistics.intervals import t_interval
+from ablate.results.trials.confirmation import confirmations
+from ablate.results.trials.results import Results
+from ablate.results.trials.tables import reports_table, trials_table
 from ablate.study import Study
 from ablate.study.checks import faults_of
 from ablate.study.sections import Objective

@@ -14,8 +14,8 @@ from ablate.base.errors import StudyFileError
 from ablate.core.config import Size
 from ablate.core.trial import TrialState
 from ablate.ledger import Ledger
-from ablate.results.analysis.results import Results
-from ablate.results.report.budget import gpu_hours
+from ablate.results.front.budget import gpu_hours
+from ablate.results.trials.results import Results
 from ablate.study import Study, parse_study
 from ablate.tuning.gain import expected_gain
 from ablate.tuning.recorded import hours_spent, recorded_searches

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Group
 
-from ablate.results.analysis.results import Results
+from ablate.results.comparison.effect_table import effect_lines
+from ablate.results.comparison.terminal import comparison_lines
+from ablate.results.front.tables import front_table
+from ablate.results.front.terminal import front_lines
 from ablate.results.report.attention_maps import write_maps
-from ablate.results.report.comparison.effects import effect_lines
-from ablate.results.report.comparison.terminal import comparison_lines
-from ablate.results.report.front.terminal import front_lines
-from ablate.results.report.tables import front_table
+from ablate.results.trials.results import Results
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from ablate.results.report.drawing import Figure
+    from ablate.results.rendering.drawing import Figure
     from ablate.results.report.frame import Page
 
 __all__ = [
@@ -64,14 +64,14 @@ def build_page(results: Results, *, live: bool = False, matters: Mapping[str, di
 
     A `live` page is one for a server. `matters` are those of `find_matters`; by default they are computed.
     """
-    known = {"matters": matters} if _kind(results) == "front" else {}
+    known = {"matters": matters} if _kind(results) == "search" else {}
     page: Page = _page_of(results).build(results, live=live, **known)
     return page
 
 
 def find_matters(results: Results) -> dict[str, dict[str, Any]]:
     """Return what a search's page says about the importance of settings, by data set; nothing for another study."""
-    if _kind(results) != "front":
+    if _kind(results) != "search":
         return {}
     found: dict[str, dict[str, Any]] = _page_of(results).find_matters(results)
     return found
@@ -79,9 +79,9 @@ def find_matters(results: Results) -> dict[str, dict[str, Any]]:
 
 def _page_of(results: Results) -> Any:
     """Return the module of the page; it imports altair and vl-convert, which takes a second."""
-    return import_module(f"ablate.results.report.{_kind(results)}.page")
+    return import_module(f"ablate.results.report.{_kind(results)}")
 
 
 def _kind(results: Results) -> str:
     study = results.study
-    return "campaign" if study.campaign is not None else "front" if study.compare is None else "comparison"
+    return "campaign" if study.campaign is not None else "search" if study.compare is None else "comparison"

@@ -20,11 +20,11 @@ from markupsafe import Markup
 from ablate import __version__
 from ablate.base.cache import cached_text
 from ablate.base.files import DiskFolder
-from ablate.results.analysis import smallest_effect
-from ablate.results.analysis.tables import cannot_write
-from ablate.results.report.drawing import PALETTES, Figure, write_data, write_png, write_svg
-from ablate.results.report.latex import PageTable, write_latex
-from ablate.results.report.tables import write_csv
+from ablate.results.front.tables import write_csv
+from ablate.results.rendering.drawing import PALETTES, Figure, write_data, write_png, write_svg
+from ablate.results.rendering.latex import PageTable, write_latex
+from ablate.results.statistics.intervals import smallest_effect
+from ablate.results.trials.tables import cannot_write
 from ablate.study import Study
 
 LIBRARIES = ("polars", "scipy", "moocore", "altair", "vl-convert-python", "optuna", "ray", "torch")

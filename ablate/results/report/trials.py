@@ -12,11 +12,11 @@ import polars as pl
 
 from ablate.base.plain_text import assignments, counted, settings_text
 from ablate.core.objectives import quality_objective
-from ablate.results.analysis.results import Results
-from ablate.results.analysis.tables import REPORT_COLUMNS
-from ablate.results.report.drawing import Figure, drawn_rows, evenly
-from ablate.results.report.numbers import count, printable, quantity, spell_metric, spell_seconds
-from ablate.results.report.tables import network
+from ablate.results.front.tables import network
+from ablate.results.rendering.drawing import Figure, drawn_rows, evenly
+from ablate.results.rendering.numbers import count, printable, quantity, spell_metric, spell_seconds
+from ablate.results.trials.results import Results
+from ablate.results.trials.tables import REPORT_COLUMNS
 from ablate.study import Study
 
 MOST_DESCRIBED = 150  # trials of a data set

@@ -11,10 +11,10 @@ from markupsafe import Markup
 from ablate.base.errors import AblateError
 from ablate.base.plain_text import assignments
 from ablate.ledger import Glance
+from ablate.results.front.summary import size_metric
+from ablate.results.front.tables import quality_name
+from ablate.results.rendering.numbers import count, quantity
 from ablate.results.report.frame import asset, environment
-from ablate.results.report.front.summary import size_metric
-from ablate.results.report.numbers import count, quantity
-from ablate.results.report.tables import quality_name
 from ablate.studies.homes import command_to_continue
 from ablate.studies.live.views import Views, counts_text, version_of
 from ablate.studies.locations import Locations

@@ -8,10 +8,10 @@ from typing import Any
 import polars as pl
 import pytest
 
-from ablate.results.analysis.results import Results
+from ablate.results.campaign.figures import MOST_ROWS
+from ablate.results.rendering.drawing import drawn_data
 from ablate.results.report import draw_figures, write_report
-from ablate.results.report.campaign.figures import MOST_ROWS
-from ablate.results.report.drawing import drawn_data
+from ablate.results.trials.results import Results
 from ablate.study import parse_study
 
 STUDY = """\

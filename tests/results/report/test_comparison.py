@@ -13,12 +13,12 @@ import pytest
 from rich.console import Console
 from scipy import stats
 
-from ablate.results.analysis.comparison import cells
-from ablate.results.analysis.results import Results
+from ablate.results.comparison.comparison import cells
+from ablate.results.comparison.table import Footnotes, block
+from ablate.results.comparison.wording import answers
+from ablate.results.rendering.drawing import PALETTES, paint
 from ablate.results.report import comparison_lines, write_report
-from ablate.results.report.comparison.table import Footnotes, block
-from ablate.results.report.comparison.wording import answers
-from ablate.results.report.drawing import PALETTES, paint
+from ablate.results.trials.results import Results
 from ablate.study import parse_study
 from support.operations import count_calls
 from support.page_reader import Reader, draw_nothing

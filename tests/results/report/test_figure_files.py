@@ -12,9 +12,9 @@ import pytest
 import vl_convert
 from PIL import Image
 
-from ablate.results.analysis.results import Results
+from ablate.results.rendering.drawing import PALETTES, Figure, drawn_data, paint, png, without_layers
 from ablate.results.report import draw_figures, write_report
-from ablate.results.report.drawing import PALETTES, Figure, drawn_data, paint, png, without_layers
+from ablate.results.trials.results import Results
 from support import planted_comparison
 from support.latex_reader import table_cells
 from support.page_reader import Reader

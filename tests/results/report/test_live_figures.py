@@ -10,8 +10,8 @@ from typing import Any
 import polars as pl
 import pytest
 
-from ablate.results.analysis.results import Results
 from ablate.results.report import write_report
+from ablate.results.trials.results import Results
 from support import planted_comparison
 from support.browser import CHROMIUM, Page, browser
 from support.planted_study import make_study, plant

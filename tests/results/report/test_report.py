@@ -12,12 +12,12 @@ import pytest
 from rich.console import Console
 
 from ablate.base.errors import AblateError
-from ablate.results.analysis import front
-from ablate.results.analysis.results import Results
+from ablate.results.front import terminal
+from ablate.results.front.front import front
+from ablate.results.front.summary import summary
+from ablate.results.rendering.drawing import PALETTES, paint
 from ablate.results.report import frame, front_lines, front_table, write_report
-from ablate.results.report.drawing import PALETTES, paint
-from ablate.results.report.front import terminal
-from ablate.results.report.front.summary import summary
+from ablate.results.trials.results import Results
 from support.page_reader import Reader, draw_nothing
 from support.planted_study import make_study, plant, report_rows, reports_of, trial_row, trials_of
 

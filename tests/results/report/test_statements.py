@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console
 
 from ablate.ledger import Ledger
-from ablate.results.analysis.results import Results
+from ablate.results.front.summary import summary
 from ablate.results.report import front_lines, front_table, write_report
-from ablate.results.report.front.summary import summary
+from ablate.results.trials.results import Results
 from support.commands import run
 from support.page_reader import Reader, draw_nothing
 from support.planted_study import make_study, report_rows, reports_of, trial_row, trials_of

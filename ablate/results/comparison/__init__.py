@@ -1,0 +1,1 @@
+"""Comparisons of networks: numbers, verdicts, sentences, tables and figures."""

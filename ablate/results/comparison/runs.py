@@ -1,0 +1,222 @@
+"""The trials of a designed comparison by position, a metric of every trial and seed, and pairs of variants by seed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from ablate.core.objectives import given_for, is_share
+from ablate.core.trial import PLACEBO_SEED_BASE
+from ablate.results.comparison.compared_samples import Places, SampleCells, Values
+from ablate.results.statistics.samples import Spread, difference_interval
+from ablate.results.trials.pooling import NETWORK, pooled
+from ablate.results.trials.results import Results, once
+from ablate.results.trials.sample_tables import SAMPLES, values_by_sample
+from ablate.study import PLACEBO, VARIANT
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runs:
+    """The trials of a design, one position each, with the last report of every seed.
+
+    `table` is the trials table, `last` the rows of each trial's last report with their `place` and `of_complete`.
+    `counted` is what a diverged seed counts as, by metric (`compare.diverged`).
+    """
+
+    table: pl.DataFrame
+    last: pl.DataFrame
+    seeds: tuple[int, ...]
+    counted: Mapping[str, float] = field(default_factory=dict)
+
+    @cached_property
+    def complete(self) -> NDArray[np.bool_]:
+        """Whether each trial is complete, [n]."""
+        return (self.table["state"] == "COMPLETE").to_numpy()
+
+    @cached_property
+    def diverged(self) -> NDArray[np.bool_]:
+        """Whether a seed of each trial diverged, [n]."""
+        found = np.zeros(self.table.height, dtype=np.bool_)
+        found[self.last.filter(pl.col("diverged"))["place"].to_numpy()] = True
+        return found
+
+    @cached_property
+    def places(self) -> dict[tuple[str, str], dict[str, int]]:
+        """The position of every configuration by (data set, variant)."""
+        found: dict[tuple[str, str], dict[str, int]] = {}
+        for dataset, variant, key, place in self.table.select("dataset", VARIANT, "configuration", "place").iter_rows():
+            found.setdefault((dataset, variant), {})[key] = place
+        return found
+
+    def of(self, datasets: Iterable[str], variant: str) -> dict[str, dict[str, int]]:
+        """Return the positions of a variant's configurations by data set."""
+        return {dataset: self.places.get((dataset, variant), {}) for dataset in datasets}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """A metric in the last report of every trial and seed, [n, seeds]: `known` where it exists, `lost` if diverged.
+
+    The value of a lost seed is NaN, or what a diverged seed counts as.
+    """
+
+    values: Values
+    known: NDArray[np.bool_]
+    lost: NDArray[np.bool_]
+    runs: Runs
+    metric: str
+
+    @cached_property
+    def samples(self) -> SampleCells:
+        """The values of each test sample, as far as they were kept."""
+        seeds = {seed: position for position, seed in enumerate(self.runs.seeds)}
+        found = values_by_sample(self.runs.last, self.metric, ("place", "seed"))
+        return SampleCells(found={(place, seeds[seed]): values for (place, seed), values in found.items()})
+
+    def usable(self, places: Places) -> dict[str, dict[str, int]]:
+        """Return the positions that have the metric; exclude data sets that have none."""
+        found = {name: {k: p for k, p in own.items() if self.known[p].any()} for name, own in places.items()}
+        return {name: own for name, own in found.items() if own}
+
+    def seed_means(self, places: Places) -> Values:
+        """Return each seed's mean over data sets of its means over configurations, [seeds]; NaN if it has no value."""
+        flat = [place for own in places.values() for place in own.values()]
+        if not flat:
+            return np.full(self.values.shape[1], math.nan)
+        means = [self.values[list(own.values())].mean(axis=0) for own in places.values()]
+        return np.asarray(np.mean(means, axis=0))
+
+    def shared_seeds(self, *groups: Places) -> NDArray[np.bool_]:
+        """Return which seeds are common to all these trials, [seeds]."""
+        flat = [place for places in groups for own in places.values() for place in own.values()]
+        return np.asarray(self.known[flat].all(axis=0)) if flat else np.zeros(self.known.shape[1], dtype=np.bool_)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paired:
+    """A variant and the baseline by shared seed, [n] each, over the `compared` configurations that both have.
+
+    `lost` says in which seeds the variant diverged. `spread` is that of the difference over seeds and samples, None if
+    the samples' values were not kept. Data sets may take the place of the seeds (`pair_by_dataset`): `seeds` names them
+    and `between` is their standard deviation.
+    """
+
+    own: Values
+    baseline: Values
+    lost: NDArray[np.bool_]
+    seeds: tuple[int, ...] | tuple[str, ...]
+    compared: int
+    spread: Spread | None
+    over: Literal["seeds", "data sets"] = "seeds"
+    between: float | None = None
+
+    def for_other_samples(self, metric: str) -> dict[str, float | None]:
+        """Return the 95% interval of the difference for other seeds and other samples, as two columns."""
+        if self.spread is None:
+            return {"samples_low": None, "samples_high": None}
+        found = difference_interval(self.spread, share=is_share(metric))
+        return {"samples_low": found.low, "samples_high": found.high}
+
+    @property
+    def correlation(self) -> float | None:
+        """Correlation of the two over seeds; None for fewer than three or without spread."""
+        a, b = self.own, self.baseline
+        spread = len(a) >= 3 and bool(np.isfinite(a).all() and np.isfinite(b).all()) and a.std() > 0 and b.std() > 0
+        return float(np.corrcoef(a, b)[0, 1]) if spread else None
+
+
+@once
+def collect(results: Results) -> Runs:
+    """Return the trials of the design: a configuration is the parameters without the variant, on its data set.
+
+    Further seeds are pooled with the first ones, once their trial is complete or has diverged (`pooled`). The values
+    that a later trial measured on the test split are part of their last report. The seeds of a placebo are its own, so
+    that each is paired with the baseline's at its position.
+    """
+    study, trials, reports = results.study, results.trials, results.reports
+    lost = [~pl.col(m).is_finite() for m in study.compared.diverged if m in reports.columns]
+    if lost:  # a seed without a finite value of a metric of `compare.diverged` at its end has diverged
+        lacks = pl.col("final") & pl.any_horizontal(lost).fill_null(False)
+        reports = reports.with_columns(pl.col("diverged") | lacks)
+    trials, reports = pooled(trials, reports)
+    names = [name for name in study.space.names() if name != VARIANT and name in trials.columns]
+    key = pl.struct(names).struct.json_encode() if names else pl.lit("")
+    own = trials.filter(pl.col("stage") == "search", pl.col("source").is_null(), pl.col("dataset").is_in(study.labels))
+    table = own.with_columns(key.alias("configuration")).sort("dataset", "trial")
+    once = ["dataset", VARIANT, "configuration"]
+    table = table.unique(once, keep="last", maintain_order=True).with_row_index("place")
+    last = reports.filter(pl.col("epoch") == pl.col("epoch").max().over("dataset", "trial", "seed"))
+    last = _with_test(last, trials)
+    place = table.select("dataset", "trial", "place", VARIANT, of_complete=pl.col("state") == "COMPLETE")
+    last = last.join(place, on=["dataset", "trial"])
+    if study.compared.placebo:
+        shifted = pl.when(pl.col(VARIANT) == PLACEBO).then(pl.col("seed") - PLACEBO_SEED_BASE)
+        last = last.with_columns(seed=shifted.otherwise("seed"))
+    seeds = tuple(last["seed"].unique().sort().to_list())
+    return Runs(table=table, last=last, seeds=seeds, counted=study.compared.diverged)
+
+
+def _with_test(last: pl.DataFrame, trials: pl.DataFrame) -> pl.DataFrame:
+    """Return the last reports of search trials, with `test_*` of each seed from the trials that evaluate them."""
+    names = [name for name in last.columns if name.startswith("test_")]
+    if not names:
+        return last
+    names += [name for name in last.columns if name == SAMPLES]
+    evaluating = trials.filter(pl.col("stage") == "confirm").select("dataset", "trial", _network=NETWORK)
+    read = last.filter(pl.col("final")).join(evaluating, on=["dataset", "trial"])
+    read = read.select("dataset", pl.col("_network").alias("trial"), "seed", *names)
+    own = last.filter(pl.col("stage") == "search").drop(names)
+    return own.join(read, on=["dataset", "trial", "seed"], how="left", maintain_order="left")
+
+
+def measure(runs: Runs, metric: str) -> Measured:
+    """Return the last reported values of a metric for complete and for diverged trials.
+
+    A seed that diverged has the value that the study file gives it (`compare.diverged`). Without one it is NaN, and so
+    is every seed of a trial that was ended because one of them diverged.
+    """
+    values = np.full((runs.table.height, len(runs.seeds)), math.nan)
+    known, gone = np.zeros(values.shape, dtype=np.bool_), np.zeros(values.shape, dtype=np.bool_)
+    if metric not in runs.last.columns:
+        return Measured(values=values, known=known, lost=gone, runs=runs, metric=metric)
+    counted = given_for(runs.counted, metric)
+    diverged_at = [] if counted is None else np.flatnonzero(runs.diverged).tolist()
+    ended = pl.col("of_complete") | pl.col("place").is_in(diverged_at)
+    rows = runs.last.filter(ended, pl.col("final"), pl.col(metric).is_not_null())
+    at = rows["place"].to_numpy(), np.searchsorted(np.array(runs.seeds), rows["seed"].to_numpy())
+    values[at], known[at] = rows[metric].to_numpy(), True
+    values[~np.isfinite(values)] = math.nan
+    gone[at] = True  # complete, or at its end: a value that is not finite is the seed's own
+    diverged = runs.last.filter(pl.col("diverged"))
+    gone[diverged["place"].to_numpy(), np.searchsorted(np.array(runs.seeds), diverged["seed"].to_numpy())] = True
+    known[runs.diverged & ~runs.complete] = True
+    lost = known & np.isnan(values)
+    if counted is not None:
+        values[lost & gone] = counted
+    return Measured(values=values, known=known, lost=lost, runs=runs, metric=metric)
+
+
+def pair_by_seed(runs: Runs, measured: Measured, places: Places, others: Places) -> Paired:
+    """Return two variants by the seeds that both have, over the configurations that both have."""
+    both = {name: own.keys() & others.get(name, {}).keys() for name, own in places.items()}
+    first, second = (
+        {name: {key: group[name][key] for key in sorted(keys)} for name, keys in both.items() if keys}
+        for group in (places, others)
+    )
+    shared = measured.shared_seeds(first, second)
+    flat = [place for own in first.values() for place in own.values()]
+    return Paired(
+        own=measured.seed_means(first)[shared],
+        baseline=measured.seed_means(second)[shared],
+        lost=np.asarray(measured.lost[flat].any(axis=0))[shared],
+        seeds=tuple(seed for seed, there in zip(runs.seeds, shared, strict=True) if there),
+        compared=len(flat),
+        spread=measured.samples.spread(first, shared, minus=second),
+    )

@@ -1,0 +1,1 @@
+"""Curves of accuracy against the number of parameters."""

@@ -1,0 +1,1 @@
+"""Fronts of a search: numbers, sentences, tables and figures."""

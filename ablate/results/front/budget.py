@@ -1,0 +1,61 @@
+"""What a search has spent of its budget in GPU hours and money, and why it ended before its budget was spent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import polars as pl
+
+from ablate.results.trials.results import Results
+from ablate.study import Study
+
+
+def gpu_hours(results: Results) -> float:
+    """Return the GPU hours of the search trials, from their reports and the events of drivers that started."""
+    own = results.reports.filter(stage="search").unique(["dataset", "trial", "epoch"]).sort("dataset", "trial", "epoch")
+    started = [event for event in results.events if event.kind == "driver_started"]
+    gpus = {event.driver_term: event.payload.get("gpus_per_trial") or 1.0 for event in started}
+    spent = pl.col("wall_seconds") - pl.col("wall_seconds").shift(1, fill_value=0.0).over("dataset", "trial")
+    had = pl.col("driver_term").replace_strict(gpus, default=1.0, return_dtype=pl.Float64)
+    return float(own.select((spent * had).sum()).item()) / 3600
+
+
+def hours_content(study: Study, used: float) -> dict[str, float | None] | None:
+    """Return limit, use and rest of the budget in GPU hours with the price of one, or None if the file has neither."""
+    limit, price = study.budget.most_hours, study.budget.price
+    if limit is None and price is None:
+        return None
+    return {"hours": limit, "used": used, "left": None if limit is None else max(limit - used, 0.0), "price": price}
+
+
+def hours_text(content: Mapping[str, float | None], *, left: bool = False) -> str:
+    """Return `12 of 40 GPU hours (30.00 of 100.00 at 2.5 each)`, of what is used or of what is left."""
+    limit, price = content["hours"], content["price"]
+    hours = content["left"] if left and limit is not None else content["used"]
+    assert hours is not None
+    used = " used" if left and limit is None else ""
+    text = f"{hours:.3g}{'' if limit is None else f' of {limit:g}'} GPU hours{used}"
+    if price is None:
+        return text
+    whole = "" if limit is None else f" of {price * limit:.2f}"
+    return f"{text} ({price * hours:.2f}{whole} at {price:g} each)"
+
+
+def gain_text(study: Study, gain: float) -> str:
+    """Return a gain as `0.15% of the hypervolume`, or with one objective in its unit."""
+    if len(study.objectives) > 1:
+        return f"{100 * gain:.2g}% of the hypervolume"
+    return f"{gain:.2g} in {'log10 of ' * study.objectives[0].log}{study.objectives[0].metric}"
+
+
+def ended_early_text(results: Results, dataset: str, begun: int) -> str:
+    """Return why `budget.stop` ended a data set's search, or an empty text; `begun` counts its search trials."""
+    study = results.study
+    found = [event.payload for event in results.events_of(dataset, "gain_below")]
+    if not found or found[-1]["search_trials"] != begun:
+        return ""
+    last = found[-1]
+    return (
+        f"the search ended after {begun} of {last['trials']} trials: the next {last['within']} were expected to gain"
+        f" {gain_text(study, last['expected'])}, and `budget.stop` asks for {gain_text(study, last['gain'])}"
+    )

@@ -1,0 +1,101 @@
+"""What limits the trust in a data set's answer: coded warnings, and what one sample of each split is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from ablate.core.objectives import is_maximized, is_share, quality_objective
+from ablate.results.front.confirmation import failed_text, open_text
+from ablate.results.front.findings import Findings
+from ablate.results.front.front import confirmed, metric_at
+from ablate.results.front.summary import amount
+from ablate.results.front.tables import network, quality_name
+from ablate.results.rendering.numbers import format_signed
+from ablate.results.statistics.intervals import FEW_SEEDS, smallest_effect
+from ablate.results.trials.study_warnings import StudyWarning
+
+
+def cautions(found: Findings) -> Iterator[StudyWarning]:
+    """Yield the warnings of one data set."""
+    study, front, known = found.results.study, found.front, found.confirmations
+    if study.protocol == "paper":
+        text = "Validation used the test split: every number here was chosen on the split that it is measured on"
+        yield StudyWarning(code="paper-protocol", text=text)
+    if known.is_open and front.height:
+        yield StudyWarning(code="provisional", text=f"This front is provisional: {open_text(known)}")
+    elif front.height and front["stage"][0] != "confirm":
+        text = "Nothing here is confirmed: the best numbers of a search look better than they are"
+        yield StudyWarning(code="unconfirmed", text=text)
+    if failed := failed_text(study, found.listed):
+        yield StudyWarning(code="failed-confirmations", text=failed)
+    seeds = [row["replicates"] for row in front.iter_rows(named=True) if row["stage"] == "confirm"]
+    if seeds and min(seeds) < FEW_SEEDS:
+        yield StudyWarning(code="few-seeds", text=_few_seeds(min(seeds)))
+    margin = study.confirm.margin if study.confirm else {}
+    count = split_samples(found.listed, "validation_samples")
+    for value in margin.values():
+        if count and is_share(quality_name(study)) and 1 / count > value:
+            text = (
+                f"One of the {count:,} validation samples is worth {100 / count:.2g} points, more than the margin "
+                f"of {amount('accuracy', value)}: the search cannot tell networks apart that finely"
+            )
+            yield StudyWarning(code="coarse-validation", text=text)
+    outliers = [row for row in front.iter_rows(named=True) if row["outlying_seeds"]]
+    if outliers:
+        named = "; ".join(f"seed {row['outlying_seeds']} of {network(study, row)}" for row in outliers)
+        text = f"Not explained by the other seeds: {named}. Means and intervals include them"
+        yield StudyWarning(code="outlying-seeds", text=text)
+
+
+def _few_seeds(seeds: int) -> str:
+    if seeds < 2:
+        return "One confirmation seed per network: nothing is known about how much the seed matters"
+    size = f"{smallest_effect(seeds):.1f} standard deviations"
+    return f"{seeds} confirmation seeds per network: a pair of networks must differ by {size} to be told apart reliably"
+
+
+def split_samples(trials: pl.DataFrame, column: str) -> int | None:
+    """Return how many samples a split has, the fewest of the trials of its data set, or None if it is not known."""
+    if column not in trials.columns:
+        return None
+    found = trials[column].drop_nulls()
+    return int(found.to_numpy().min()) if len(found) else None
+
+
+def splits_text(found: Findings) -> str:
+    """Return how many samples decided, and what one is worth, for metrics that are shares; else an empty text."""
+    study = found.results.study
+    if not is_share(quality_name(study)):
+        return ""
+    validation = split_samples(found.listed, "validation_samples")
+    test = split_samples(found.listed, "test_samples") if found.tested else None
+    split = "test" if study.protocol == "paper" else "validation"
+    parts = []
+    if validation:
+        parts.append(f"{validation:,} {split} samples decided the search: one is {100 / validation:.2g} points.")
+    if test and study.protocol != "paper":
+        parts.append(f"{test:,} test samples measured the confirmation: one is {100 / test:.2g} points.")
+    return " ".join(parts)
+
+
+def shrinkage_text(found: Findings) -> str:
+    """Return by how much the search's numbers were better than the confirmed ones; empty if no network is confirmed."""
+    study, own = found.results.study, found.pooled.trials
+    quality, name = quality_objective(study.objectives), quality_name(study)
+    measured = metric_at(quality.metric, "confirm")
+    if not {quality.metric, measured, "source"} <= set(own.columns):
+        return ""
+    searched = own.filter(stage="search").select(source="trial", searched=quality.metric)
+    both = confirmed(own).select("source", confirmed=measured).join(searched, on="source").drop_nulls()
+    if not both.height:
+        return ""
+    drop = float((both["searched"] - both["confirmed"]).to_numpy().mean())
+    size = format_signed(name, abs(drop)).lstrip("+")
+    word = "better" if (drop > 0) == is_maximized(quality) else "worse"
+    unit = " points" if is_share(name) else ""
+    return (
+        f"The search's numbers were {size}{unit} {word} than the confirmed ones, on average over all {both.height} "
+        f"confirmed network{'s' * (both.height != 1)}."
+    )

@@ -1,0 +1,102 @@
+"""The text of page and terminal about confirmation: its progress, its results and its failures."""
+
+from __future__ import annotations
+
+import time
+
+import polars as pl
+
+from ablate.base.plain_text import counted
+from ablate.results.front.front import confirmed, front_stage
+from ablate.results.front.tables import network
+from ablate.results.rendering.numbers import printable
+from ablate.results.trials.confirmation import Confirmations, confirmations
+from ablate.results.trials.pooling import NETWORK
+from ablate.results.trials.results import Results
+from ablate.study import Study
+
+MOST_FAILED = 20  # maximum number of failed confirmations that are named
+
+
+def protocol_text(study: Study) -> str:
+    """Return what validation is in this study; every page and every terminal table starts with it."""
+    if study.protocol == "paper" and study.tune is not None:
+        return "paper: validation used the test split, and the tuned settings of each row were chosen on it"
+    if study.protocol == "paper" and study.compare is not None:
+        return "paper: validation used the test split, as the paper does; nothing was chosen on it"
+    if study.protocol == "paper":
+        return (
+            "paper: validation used the test split, so every validation number here is a test number that choices were "
+            "made on"
+        )
+    return "held out: validation is a part of the training data; search and early stopping never saw the test split"
+
+
+def open_text(found: Confirmations) -> str:
+    """Return what is still to run, in words: confirmations, or the rest of an extended search."""
+    if found.unfinished:
+        return f"{found.ended} of {found.frozen} confirmations {'has' if found.ended == 1 else 'have'} ended"
+    if found.racing:
+        return "further seeds are being given to networks whose place on the front is uncertain"
+    return f"{counted(found.later, 'search trial')} began after the front was frozen"
+
+
+def withheld_text(study: Study, found: Confirmations) -> str:
+    """Return why there is no answer yet, or an empty text if there may be one."""
+    if found.is_open:
+        return f"There is no answer yet: {open_text(found)}. The table below is provisional."
+    if study.confirm is not None and not found.frozen:
+        return "There is no answer yet: the front is frozen and confirmed once the search is over."
+    return ""
+
+
+def confirmation_text(results: Results, dataset: str) -> str:
+    """Return in words whether a data set's numbers are confirmed, and on which split they were measured."""
+    found, trials = confirmations(results, dataset), results.pooled.trials
+    split = "test" if front_stage(trials, dataset) == "confirm" else "validation"
+    if found.is_open:
+        return f"provisional: {open_text(found)}; the numbers are of the {split} split"
+    if split == "test":
+        count = _find_confirmed(trials, dataset)
+        networks = counted(count, "network")
+        if results.study.protocol == "paper":
+            return f"{networks} retrained on fresh seeds, not confirmed: chosen on the same test split"
+        return f"{networks} confirmed on fresh seeds, test split"
+    complete = trials.filter((pl.col("dataset") == dataset) & (pl.col("state") == "COMPLETE")).height
+    if complete > 1:
+        return f"unconfirmed: search-stage validation numbers; the best of {complete} looks better than it is"
+    return "unconfirmed: a single search-stage validation number"
+
+
+def on_front_text(trials: pl.DataFrame, dataset: str, on_front: int) -> str:
+    """Return `; 7 of them are on the front`, or an empty text if every confirmed network is on it."""
+    if on_front >= _find_confirmed(trials, dataset):
+        return ""
+    return f"; {on_front} of them {'is' if on_front == 1 else 'are'} on the front"
+
+
+def _find_confirmed(trials: pl.DataFrame, dataset: str) -> int:
+    return confirmed(trials).filter(pl.col("dataset") == dataset).select(NETWORK).n_unique()
+
+
+def opened_text(results: Results, dataset: str) -> str:
+    """Return `, opened once at …`, or how often and when.
+
+    Empty if the split was not opened, or if validation used it from the first epoch on.
+    """
+    moments = sorted(event.created_at for event in results.events_of(dataset, "test_opened"))
+    if results.study.protocol == "paper" or not moments:
+        return ""
+    times = [f"{time.strftime('%Y-%m-%d %H:%M', time.gmtime(moment))} UTC" for moment in moments]
+    return f", opened once at {times[0]}" if len(times) == 1 else f", opened {len(times)} times: at {', '.join(times)}"
+
+
+def failed_text(study: Study, trials: pl.DataFrame) -> str:
+    """Return the trials of a data set that failed in confirmation, and why; an empty text if none failed."""
+    failed = trials.filter(pl.col("stage") == "confirm", pl.col("state") == "FAIL").rows(named=True)
+    named = [
+        f"trial {row['trial']} ({network(study, row)}): {(row['error'] or 'no reason was recorded').splitlines()[0]}"
+        for row in failed[:MOST_FAILED]
+    ]
+    more = [f"and {len(failed) - MOST_FAILED} more"] if len(failed) > MOST_FAILED else []
+    return printable(f"{len(failed)} failed in confirmation: {'; '.join([*named, *more])}") if failed else ""

@@ -1,0 +1,144 @@
+"""The findings of one data set, computed once for the page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import polars as pl
+
+from ablate.core.objectives import count_states, is_share, quality_objective
+from ablate.results.fits.fits import CurveFit, fit_curve
+from ablate.results.front.assessment import Assessment, assessments
+from ablate.results.front.confirmation import withheld_text
+from ablate.results.front.front import front_stage, metric_at
+from ablate.results.front.summary import Pick, size_metric, summary
+from ablate.results.front.tables import front_table, last_reports, quality_name, replicate_values
+from ablate.results.trials.confirmation import Confirmations, confirmations
+from ablate.results.trials.results import Results, once
+from ablate.study import Study
+
+STATE_WORDS = {
+    "COMPLETE": "complete",
+    "PRUNED": "stopped early",
+    "FAIL": "failed",
+    "RUNNING": "unfinished",
+    "WAITING": "waiting",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Findings:
+    """The findings of one data set, each computed once.
+
+    While a confirmation or an extended search is unfinished there are no picks, assessment and fit, and `answer` says
+    why.
+    """
+
+    results: Results
+    dataset: str
+
+    @cached_property
+    def listed(self) -> pl.DataFrame:
+        """The trials as in the ledger."""
+        return self.results.on(self.dataset).trials
+
+    @cached_property
+    def pooled(self) -> Results:
+        """Trials and reports, in which those of one network's seeds are pooled."""
+        return self.results.pooled.on(self.dataset)
+
+    @cached_property
+    def front(self) -> pl.DataFrame:
+        """The part of `front_table`."""
+        return front_table(self.results).filter(pl.col("dataset") == self.dataset)
+
+    @cached_property
+    def stage(self) -> str:
+        """The stage that the numbers are of."""
+        return front_stage(self.pooled.trials, self.dataset)
+
+    @cached_property
+    def confirmations(self) -> Confirmations:
+        """The states of the frozen configurations."""
+        return confirmations(self.results, self.dataset)
+
+    @property
+    def assessed(self) -> Assessment | None:
+        """The comparison of the confirmed networks."""
+        return assessments(self.results).get(self.dataset)
+
+    @cached_property
+    def fit(self) -> CurveFit:
+        """The curve of error against size."""
+        return front_fit(
+            self.results.study, self.front.clear() if self.provisional else self.front, self.pooled.reports
+        )
+
+    @property
+    def withheld(self) -> str:
+        """Why there is no answer yet; empty if there may be one."""
+        return withheld_text(self.results.study, self.confirmations)
+
+    @cached_property
+    def summary(self) -> tuple[str, tuple[Pick, ...]]:
+        """The answer in words, and the networks that it names."""
+        if self.front.height and self.withheld:
+            return self.withheld, ()
+        return summary(self.results.study, self.dataset, self.front, self.assessed)
+
+    @property
+    def tested(self) -> bool:
+        """Whether the numbers are of confirmation runs on the test split."""
+        return self.stage == "confirm"
+
+    @property
+    def provisional(self) -> bool:
+        """Whether a confirmation, or an extended search, is unfinished."""
+        return self.confirmations.is_open
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether the numbers are of a test split that influenced no choice, and every confirmation has ended."""
+        return self.tested and not self.provisional and self.results.study.protocol == "held_out"
+
+
+@once
+def findings(results: Results) -> dict[str, Findings]:
+    """Return the findings of every data set of a search."""
+    return {dataset: Findings(results, dataset) for dataset in results.study.labels}
+
+
+def front_fit(study: Study, front: pl.DataFrame, reports: pl.DataFrame) -> CurveFit:
+    """Fit error (1 - accuracy, or the loss) against size along the front, with the replicates of each network."""
+    objective, size = quality_objective(study.objectives), size_metric(study)
+    last = last_reports(reports)
+    sizes, errors, networks = [], [], []
+    for row in front.iter_rows(named=True):
+        metric = metric_at(objective.metric, row["stage"])
+        values = replicate_values(last, row["dataset"], row["trial"], metric) or [row[quality_name(study)]]
+        sizes += [float(row[size] or 0)] * len(values)
+        errors += [1 - value if is_share(metric) else value for value in values]
+        networks += [row["trial"]] * len(values)
+    return fit_curve(sizes, errors, networks=networks)
+
+
+def state_counts(trials: pl.DataFrame) -> dict[str, dict[str, int]]:
+    """Return {stage: {state: number of trials}}, stages in the order search, confirm; absent ones are omitted."""
+    counts: dict[str, dict[str, int]] = {}
+    for stage in ("search", "confirm"):
+        states = trials.filter(pl.col("stage") == stage)["state"].to_list() if trials.height else []
+        if states:
+            counts[stage] = {state: count for state, count in count_states(states).items() if count}
+    return counts
+
+
+def counts_text(counts: dict[str, dict[str, int]]) -> str:
+    """Return `24 search trials (15 complete, 9 stopped early), 5 confirmation trials (5 complete)`."""
+    parts = []
+    for stage, states in counts.items():
+        total = sum(states.values())
+        listed = ", ".join(f"{number} {STATE_WORDS[state]}" for state, number in states.items())
+        word = "confirmation" if stage == "confirm" else "search"
+        parts.append(f"{total:,} {word} trial{'s' * (total != 1)} ({listed})")
+    return ", ".join(parts) or "no trials"

@@ -1,0 +1,179 @@
+"""The network that keeps given bounds and is best otherwise, and how surely a fresh training keeps them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from ablate.base.randomness import stream
+from ablate.core.objectives import COST_METRICS, constraint_text, quality_objective, room, signed, violation
+from ablate.results.front.assessment import values_by_seed
+from ablate.results.front.front import candidates, confirmed, metric_at, metric_values, objective_values
+from ablate.results.front.front_uncertainty import cost_ranks, draw_means
+from ablate.results.statistics.intervals import Interval, natural_bounds, t_interval
+from ablate.results.statistics.two_way import NO_SPREAD, lay_out
+from ablate.results.trials.results import Results
+from ablate.study import Study
+
+MOST_NETWORKS = 100  # that a probability is computed from: the nearest in cost
+Values = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bound:
+    """A bound on a metric, as it was asked for and as it is read: on the test split of confirmed networks."""
+
+    metric: str
+    op: Literal["<=", ">="]
+    bound: float
+    asked: str
+
+    @property
+    def text(self) -> str:
+        """Return `test_accuracy >= 0.97`."""
+        return constraint_text(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """How surely a bound is kept: by the mean over the seeds, by one fresh training, and by the mean of many.
+
+    The probabilities are those of `keeping_probabilities`. They are None where one seed tells no spread, and for costs,
+    which are exact.
+    """
+
+    limit: Bound
+    value: float
+    new_seed: float | None
+    true_mean: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """The network that was picked on one data set: its row of the pooled trials table, and its numbers by metric."""
+
+    dataset: str
+    row: dict[str, Any]
+    stage: str
+    among: int
+    metrics: dict[str, Interval]
+    kept: tuple[Kept, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoChoice:
+    """No network of a data set keeps the bounds: the one that misses them least, None if no network is complete."""
+
+    dataset: str
+    row: dict[str, Any] | None
+    missed: tuple[tuple[Bound, float], ...]
+
+
+def choose(results: Results, dataset: str, asked: Sequence[Bound]) -> Choice | NoChoice:
+    """Return the network of `dataset` that keeps every bound by its mean and is best on the objectives not bounded.
+
+    It is one of the confirmed networks, or of the complete search trials if none is confirmed. The first objective
+    without a bound decides, the others break ties. If all are bounded, all decide, in the order of the file.
+    """
+    study, found = results.study, results.on(dataset).pooled
+    objectives = study.objectives
+    stage = "confirm" if confirmed(found.trials).height else "search"
+    rows = candidates(found.trials, objectives, dataset=dataset, stage=stage, constraints=study.constraints)
+    bounds = [_at(bound, stage) for bound in asked]
+    values = [metric_values(rows, bound.metric).tolist() for bound in bounds]
+    misses = [max(violation(b, v[i]) for b, v in zip(bounds, values, strict=True)) for i in range(rows.height)]
+    if not any(miss <= 0 for miss in misses):
+        return _nearest(dataset, rows, bounds, values, misses)
+    names = {bound.metric for bound in bounds}
+    free = [o for o in objectives if metric_at(o.metric, stage) not in names]
+    order = [*free, *(o for o in objectives if o not in free)]
+    columns = [(o, metric_values(rows, metric_at(o.metric, stage)).tolist()) for o in order]
+    best = min(
+        (i for i, miss in enumerate(misses) if miss <= 0),
+        key=lambda i: (*(signed(o, column[i]) for o, column in columns), rows["trial"][i]),
+    )
+    row = rows.row(best, named=True)
+    shown = dict.fromkeys([*(metric_at(o.metric, stage) for o in objectives), *(b.metric for b in bounds)])
+    seeds = {metric: _seed_values(found.reports, row, metric) for metric in shown}
+    return Choice(
+        dataset=dataset,
+        row=row,
+        stage=stage,
+        among=rows.height,
+        metrics={metric: t_interval(each, within=natural_bounds(metric)) for metric, each in seeds.items()},
+        kept=tuple(_kept(study, bound, rows, best, found.reports) for bound in bounds),
+    )
+
+
+def keeping_probabilities(
+    values: Values, others: Values, bound: Bound, rng: np.random.Generator
+) -> tuple[float, float] | None:
+    """Return the probabilities that a new seed of the first network keeps `bound`, and that the mean of many does.
+
+    `values` [networks, seeds] are of the networks that it was picked among, NaN where one was not trained; `others`
+    [networks, m] are their costs. The mean is one of `draw_means`, so that the luck of the pick is taken back; a new
+    seed varies about it by the variance pooled over networks. None if no network has two seeds. Without spread, the
+    probabilities are 1 or 0.
+    """
+    found = lay_out(values)
+    if not found.overlap.trace() > 0.5:
+        return None
+    if found.total < NO_SPREAD:
+        return (float(room(bound, found.means[0]) >= 0),) * 2
+    means = draw_means(values, others, rng)[:, 0]
+    new = means + math.sqrt(found.total) * rng.standard_t(found.total_df, len(means))
+    fresh, true = (float(np.mean([room(bound, each) >= 0 for each in draws.tolist()])) for draws in (new, means))
+    return fresh, true
+
+
+def _at(bound: Bound, stage: str) -> Bound:
+    return replace(bound, metric=metric_at(bound.metric, stage))
+
+
+def _nearest(
+    dataset: str,
+    rows: pl.DataFrame,
+    bounds: Sequence[Bound],
+    values: Sequence[Sequence[float]],
+    misses: Sequence[float],
+) -> NoChoice:
+    if not rows.height:
+        return NoChoice(dataset=dataset, row=None, missed=())
+    place = min(range(rows.height), key=lambda i: (misses[i], rows["trial"][i]))
+    pairs = [(bound, column[place]) for bound, column in zip(bounds, values, strict=True)]
+    missed = tuple((bound, value) for bound, value in pairs if violation(bound, value) > 0)
+    return NoChoice(dataset=dataset, row=rows.row(place, named=True), missed=missed)
+
+
+def _seed_values(reports: pl.DataFrame, row: dict[str, Any], metric: str) -> list[float]:
+    """Return a metric's value of each seed in the last report, or the row's value if it is one of the whole trial."""
+    if metric not in COST_METRICS and reports.height and metric in reports.columns:
+        own = reports.filter(pl.col("trial") == row["trial"])
+        last = own.filter(pl.col("epoch") == own["epoch"].max())
+        return [float(value) for value in metric_values(last, metric)]
+    value = row.get(metric)
+    return [math.nan if value is None else float(value)]
+
+
+def _kept(study: Study, bound: Bound, rows: pl.DataFrame, place: int, reports: pl.DataFrame) -> Kept:
+    """Return how surely the network at `place` of the candidates keeps a bound."""
+    found, measured = None, metric_values(rows, bound.metric)
+    if bound.metric not in COST_METRICS and reports.height:
+        dataset, quality = str(rows["dataset"][place]), quality_objective(study.objectives)
+        others = [objective for objective in study.objectives if objective is not quality]
+        costs = objective_values(rows, others, str(rows["stage"][place]))
+        steps = np.abs(cost_ranks(costs) - cost_ranks(costs)[place])
+        steps[place] = -1
+        near = [i for i in np.argsort(steps, kind="stable").tolist() if math.isfinite(measured[i])][:MOST_NETWORKS]
+        values = values_by_seed(reports, dataset, rows["trial"][near].to_list(), bound.metric)
+        draws = stream(study.seed, dataset, 0, "pick", bound.metric)
+        there = np.isfinite(values).sum(axis=1) > 0
+        found = keeping_probabilities(values[there], costs[near][there], bound, draws) if there[0] else None
+    new_seed, true_mean = found or (None, None)
+    return Kept(limit=bound, value=float(measured[place]), new_seed=new_seed, true_mean=true_mean)

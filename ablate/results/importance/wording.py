@@ -1,0 +1,229 @@
+"""What matters in a search: the importance of each searched setting, as numbers, a table and sentences."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any
+
+import polars as pl
+
+from ablate.base.plain_text import short_name
+from ablate.core.objectives import COST_METRICS, SIZE_METRICS
+from ablate.results.front.findings import Findings
+from ablate.results.front.front import metric_values
+from ablate.results.importance.figures import UNTOLD, matter_figures, share_text
+from ablate.results.importance.importance import LEVEL, PERMUTATIONS, Importance, Importances, importances
+from ablate.results.importance.size_shares import noted_importances
+from ablate.results.rendering.drawing import safe_stem
+from ablate.results.rendering.latex import PageTable
+from ablate.results.rendering.numbers import DASH, capital, printable, spell_metric
+from ablate.results.trials.tables import searched_values
+from ablate.study import Study
+
+CSV = "importance.csv"
+COLUMNS: dict[str, pl.DataType] = {
+    **dict.fromkeys(("dataset", "objective", "setting"), pl.String()),
+    **dict.fromkeys(("importance", "first_order", "p"), pl.Float64()),
+    **dict.fromkeys(("active", "trials"), pl.Int64()),
+}
+METHOD = (
+    "Importance",
+    "The total share of an objective's variance over the whole space that a setting has, alone and together with "
+    "others (Sobol'), so the shares of one objective may sum to more than 100%. A size is counted on networks of the "
+    "space, without training; its variance is that of log10, and a setting that never changes it is not listed. Other "
+    "objectives are learnt: a random forest is fitted to all search trials that have a number, with a forecast for "
+    "those that were stopped early, and the shares are those of its predictions. A setting is not told from chance if "
+    f"it has as much influence in more than {100 * LEVEL:g}% of {PERMUTATIONS} forests of permuted numbers. "
+    "Importance describes the ranges of this search; it is not what a change of the setting gains.",
+)
+CHOSEN = "The {} sampler chose these trials: where it tried little, the forest knows little."
+EVEN = ("random", "qmc", "grid")  # samplers that do not look at results
+
+
+def complete_search(trials: pl.DataFrame, dataset: str) -> pl.DataFrame:
+    """Return the complete search trials of a data set."""
+    return trials.filter(pl.col("dataset") == dataset, pl.col("stage") == "search", pl.col("state") == "COMPLETE")
+
+
+def search_importances(found: Findings) -> tuple[Importances, ...]:
+    """Return the importances of a data set's searched settings, one for each objective in the file's order.
+
+    Those for a size are in the ledger's events; the others are learnt from the trials.
+    """
+    study, dataset = found.results.study, found.dataset
+    space = study.space_for(dataset)
+    rows = found.listed.filter(pl.col("stage") == "search", pl.col("state").is_in(["COMPLETE", "PRUNED"]))
+    settings = searched_values(rows, space)
+    return tuple(
+        noted_importances(objective.metric, found.results.events, dataset)
+        if objective.metric in SIZE_METRICS
+        else importances(
+            objective.metric,
+            forecasts(rows, found.pooled.reports, dataset, objective.metric),
+            settings,
+            space,
+            study_seed=study.seed,
+            dataset=dataset,
+        )
+        for objective in study.objectives
+    )
+
+
+def forecasts(rows: pl.DataFrame, reports: pl.DataFrame, dataset: str, metric: str) -> list[float]:
+    """Return a metric of complete trials, and a forecast of those that were stopped early, NaN where there is none.
+
+    The forecast adds to a trial's last value what the complete trials gained from that epoch on, in the median. A
+    metric that is not reported, such as wall_seconds, is what the trial has.
+    """
+    values: list[float] = metric_values(rows, metric).tolist()
+    if metric in COST_METRICS or metric not in reports.columns:
+        return values
+    mean = reports.filter(pl.col("dataset") == dataset).group_by("trial", "epoch").agg(pl.col(metric).mean())
+    curves: dict[int, dict[int, float]] = {}
+    for trial, epoch, value in mean.drop_nulls().iter_rows():
+        curves.setdefault(trial, {})[epoch] = value
+    places = list(zip(rows["trial"], rows["state"], values, strict=True))
+    done = [(curves.get(trial, {}), value) for trial, state, value in places if state == "COMPLETE"]
+    gains: dict[int, float] = {}
+
+    def forecast(trial: int) -> float:
+        epoch = max(curves.get(trial, ()), default=None)
+        if epoch is None:
+            return math.nan
+        if epoch not in gains:
+            found = [value - curve[epoch] for curve, value in done if epoch in curve and math.isfinite(value)]
+            gains[epoch] = median(found) if found else math.nan
+        return curves[trial][epoch] + gains[epoch]
+
+    return [value if state == "COMPLETE" else forecast(trial) for trial, state, value in places]
+
+
+def importance_table(found: Mapping[str, Sequence[Importances]]) -> pl.DataFrame:
+    """Return one row per data set, objective and setting, the most important first (columns: docs/report.md)."""
+    rows = [
+        {
+            "dataset": dataset,
+            "objective": each.metric,
+            "setting": row.parameter,
+            "importance": row.total,
+            "first_order": row.first,
+            "p": row.p,
+            "active": row.active,
+            "trials": each.trials,
+        }
+        for dataset, objectives in found.items()
+        for each in objectives
+        for row in each.rows
+    ]
+    return pl.DataFrame(rows, schema=COLUMNS)
+
+
+def setting_labels(names: Sequence[str]) -> dict[str, str]:
+    """Return each setting's short name in words, or the dotted name where two have the same."""
+    short = Counter(short_name(name) for name in names)
+    return {name: printable(short_name(name) if short[short_name(name)] == 1 else name) for name in names}
+
+
+def what_matters(found: Findings) -> dict[str, Any]:
+    """Return the template's values of the section: figures, table, sentences; and the importances themselves."""
+    study, objectives = found.results.study, search_importances(found)
+    labels = setting_labels(study.space_for(found.dataset).names())
+    return {
+        "importances": objectives,
+        "sentences": _sentences(study, found, objectives, labels),
+        "table": _page_table(found.dataset, objectives, labels),
+        "figures": matter_figures(
+            study, found.dataset, complete_search(found.listed, found.dataset), objectives, labels
+        ),
+    }
+
+
+def _page_table(dataset: str, objectives: Sequence[Importances], labels: Mapping[str, str]) -> PageTable | None:
+    known = [each for each in objectives if each.rows]
+    if not known:
+        return None
+    headings = ["Setting"]
+    for each in known:
+        name = spell_metric(each.metric)
+        headings += [capital(name), "Alone"]
+    by_name = [{row.parameter: row for row in each.rows} for each in known]
+    rows = [
+        [labels[name], *(cell for own in by_name for cell in _cells(own.get(name))), _active(by_name, name, known)]
+        for name in dict.fromkeys(name for each in known for name in each.order)
+    ]
+    headings.append("Searched in")
+    if all(row[-1] == DASH for row in rows):  # nothing is learnt from trials
+        headings, rows = headings[:-1], [row[:-1] for row in rows]
+    return PageTable(
+        stem=f"importance-{safe_stem(dataset)}",
+        caption=f"Importance of the settings of {dataset}",
+        headings=headings,
+        groups={"": rows},
+        csv=CSV,
+    )
+
+
+def _cells(row: Importance | None) -> list[str]:
+    if row is None:
+        return [DASH, DASH]
+    if not row.is_told:
+        return [UNTOLD, DASH]
+    return [share_text(row.total), DASH if row.first is None else share_text(row.first)]
+
+
+def _active(by_name: Sequence[Mapping[str, Importance]], name: str, known: Sequence[Importances]) -> str:
+    """Return in how many of the trials that a forest learnt from a setting was searched."""
+    for own, each in zip(by_name, known, strict=True):
+        active = own[name].active if name in own else None
+        if active is not None:
+            return f"all {each.trials:,}" if active == each.trials else f"{active:,} of {each.trials:,}"
+    return DASH
+
+
+def _sentences(
+    study: Study, found: Findings, objectives: Sequence[Importances], labels: Mapping[str, str]
+) -> list[str]:
+    """Return what the numbers rest on: networks counted, trials used and left out, conditions, and what is missing."""
+    sentences = [_counted(each, labels) for each in objectives if each.rows and each.networks]
+    search = found.listed.filter(pl.col("stage") == "search")
+    learnt = [each for each in objectives if each.rows and each.trials is not None]
+    for each in learnt[:1]:
+        assert each.trials is not None
+        states = Counter(search["state"].to_list())
+        stopped = min(states["PRUNED"], each.trials - states["COMPLETE"])
+        names = " and ".join(spell_metric(each.metric) for each in learnt)
+        text = f"{capital(names)}: learnt from {each.trials:,} search trials"
+        text += f", {stopped:,} of them forecast because they were stopped early" if stopped > 0 else ""
+        sentences.append(f"{text}.")
+        if study.sampler_name not in EVEN:
+            sentences.append(CHOSEN.format(printable(study.sampler_name)))
+        sentences += [
+            f"{labels[row.parameter]} was searched in {row.active:,} of these trials, and counts in those."
+            for row in each.rows
+            if row.active is not None and row.active < each.trials
+        ]
+    for each in objectives:
+        untold = [labels[row.parameter] for row in each.rows if not row.is_told]
+        if untold:
+            sentences.append(f"Not told from chance for {spell_metric(each.metric)}: {', '.join(untold)}.")
+    reasons: dict[str, list[str]] = {}
+    for each in objectives:
+        if each.reason:
+            reasons.setdefault(each.reason, []).append(spell_metric(each.metric))
+    sentences += [f"No importances for {' and '.join(names)}: {reason}." for reason, names in reasons.items()]
+    return sentences
+
+
+def _counted(found: Importances, labels: Mapping[str, str]) -> str:
+    """Return what the shares of a size rest on, and which settings have none."""
+    name = spell_metric(found.metric)
+    how = f"counted on all {found.networks:,} networks of the space"
+    if found.error:
+        how = f"estimated from {found.networks:,} networks drawn from the space (standard error at most "
+        how += f"{100 * found.error:.1f} points)"
+    text = f"{capital(name)}: {how}, not learnt from trials."
+    without = [label for setting, label in labels.items() if setting not in found.order]
+    return f"{text} Without influence: {', '.join(without)}." if without else text

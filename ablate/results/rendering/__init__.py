@@ -1,0 +1,1 @@
+"""Numbers as text, figures and LaTeX, for every subject."""

@@ -1,0 +1,271 @@
+"""The shared parts of all figures: palettes, scales, legend, fonts; and their files as PNG, SVG and CSV."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+import numpy as np
+import polars as pl
+import vl_convert
+from markupsafe import Markup
+
+from ablate.base.files import DiskFolder
+from ablate.results.trials.tables import csv_text
+
+PNG_WIDTH, HEIGHT, PNG_SCALE = 760, 380, 2
+PANEL_COLUMNS, PANEL_WIDTH = 2, 250  # of a figure of panels as PNG; labels need additional space
+SERIES = ("search trial", "stopped early", "confirmation run", "on the front")
+COLORS = ("role:faint", "role:faint", "role:second", "role:accent")
+SHAPES = ("circle", "cross", "diamond", "circle")
+
+ELEMENT = re.compile(r"<(?:path|line|rect) [^<>]*/>")  # Vega writes < and > in a text as &lt; and &gt;
+
+# One palette per colour scheme; figures name roles, and the renderer replaces them by colours.
+PALETTES: dict[str, dict[str, str]] = {
+    "light": {
+        "role:ink": "#23262b",
+        "role:muted": "#5d646f",
+        "role:grid": "#e6e8ec",
+        "role:faint": "#8b93a1",
+        "role:accent": "#0b62c4",
+        "role:second": "#b4541a",
+        "role:paper": "#ffffff",
+    },
+    "dark": {
+        "role:ink": "#e8eaed",
+        "role:muted": "#a3abb8",
+        "role:grid": "#2f353e",
+        "role:faint": "#7d8695",
+        "role:accent": "#6cb0ff",
+        "role:second": "#f0a26b",
+        "role:paper": "#16191e",
+    },
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """One figure: a file stem, a title, a caption in plain words, and its specification with colour roles.
+
+    `key` explains the marks that the figure's own legend does not: a glyph of parts.html.j2 and its meaning.
+
+    A figure of `panels`, each with a separate scale, has no specification itself. A `tested` one has numbers of the
+    test split beside the validation numbers of search trials.
+    """
+
+    stem: str
+    title: str
+    caption: str
+    spec: dict[str, Any] = field(default_factory=dict)
+    panels: tuple[Figure, ...] = ()
+    tested: bool = False
+    key: tuple[tuple[str, str], ...] = ()
+
+    def _repr_png_(self) -> bytes:
+        """Return the figure as a notebook shows it."""
+        return png(self)
+
+    @cached_property
+    def svg(self) -> str:
+        """The figure as an SVG file, in light colours on white."""
+        spec = paint({**self.picture(), "background": "role:paper"}, PALETTES["light"])
+        return _numbered(without_layers(str(vl_convert.vegalite_to_svg(spec))))
+
+    @property
+    def inline(self) -> Markup:
+        """The same picture as a part of a page: its ids are unique there, its colours are those of page.css."""
+        own = re.sub(r'( id="|url\(#|href="#)(part[0-9]+)', rf"\1{self.stem}-\2", self.svg)
+        for role, colour in PALETTES["light"].items():
+            own = own.replace(f'"{colour}"', f'"var(--{role.removeprefix("role:")})"')
+        return Markup(own)
+
+    def picture(self) -> dict[str, Any]:
+        """Return the specification of the whole figure at PNG_WIDTH, panels in PANEL_COLUMNS."""
+        if not self.panels:
+            return {**self.spec, "width": PNG_WIDTH}
+        parts = []
+        for panel in self.panels:
+            own = {key: value for key, value in panel.spec.items() if key not in ("autosize", "config", "$schema")}
+            title = {"text": panel.title, "anchor": "start", "frame": "group", "color": "role:ink", "fontSize": 13}
+            parts.append({**own, "title": title, "width": PANEL_WIDTH})
+        shared = {key: value for key, value in self.panels[0].spec.items() if key in ("config", "$schema")}
+        return {**shared, "concat": parts, "columns": PANEL_COLUMNS, "spacing": 28}
+
+
+def paint(spec: Any, palette: Mapping[str, str]) -> Any:
+    """Return a copy of a specification with its colour roles replaced by colours; data do not change."""
+    if isinstance(spec, dict):
+        return {k: v if k in ("values", "datasets") else paint(v, palette) for k, v in spec.items()}
+    if isinstance(spec, list):
+        return [paint(item, palette) for item in spec]
+    return palette.get(spec, spec) if isinstance(spec, str) else spec
+
+
+def write_svg(figure: Figure, folder: Path) -> Path:
+    """Write a figure atomically as an SVG file and return its path."""
+    return _write(folder, f"{figure.stem}.svg", figure.svg.encode())
+
+
+def write_png(figure: Figure, folder: Path) -> Path:
+    """Write a figure atomically as a PNG file and return its path."""
+    return _write(folder, f"{figure.stem}.png", png(figure))
+
+
+def write_data(figure: Figure, folder: Path) -> Path:
+    """Write what a figure draws atomically as a CSV file and return its path."""
+    return _write(folder, f"{figure.stem}.csv", csv_text(drawn_data(figure)).encode())
+
+
+def _write(folder: Path, name: str, content: bytes) -> Path:
+    DiskFolder(folder).write(name, content)
+    return folder / name
+
+
+def png(figure: Figure) -> bytes:
+    """Return a figure as a PNG file, in light colours on white, at twice its size in pixels."""
+    return bytes(vl_convert.svg_to_png(figure.svg, scale=PNG_SCALE))
+
+
+def drawn_data(figure: Figure) -> pl.DataFrame:
+    """Return what a figure draws: one row per point, bar or vertex of a line, in the order of drawing.
+
+    The first column of a figure of panels is the panel's title. Column `drawn_as` lists the marks that show the row,
+    such as `rule, point`. The other columns are the fields of the figure's specification.
+    """
+    rows: dict[tuple[str, int], dict[str, Any]] = {}
+    for panel in figure.panels or (figure,):
+        title = {"panel": panel.title} if figure.panels else {}
+        for mark, values in _layers_of(panel.spec, ()):
+            seen: Counter[str] = Counter()  # two seeds with equal values are two rows
+            for value in values:
+                text = json.dumps({**title, **value}, sort_keys=True)
+                row = rows.setdefault((text, seen[text]), {**title, "drawn_as": [], **value})
+                row["drawn_as"] += [mark] if mark not in row["drawn_as"] else []
+                seen[text] += 1
+    names = list(dict.fromkeys(name for row in rows.values() for name in row))
+    return pl.DataFrame({name: _cells([row.get(name) for row in rows.values()]) for name in names})
+
+
+def _cells(values: list[Any]) -> pl.Series:
+    texts = [", ".join(value) if isinstance(value, list) else value for value in values]
+    numbers = all(value is None or isinstance(value, int | float) for value in texts)
+    return pl.Series(texts if numbers else [None if value is None else str(value) for value in texts], strict=False)
+
+
+def drawn_rows(figure: Figure) -> Iterator[Mapping[str, Any]]:
+    """Yield the rows of all layers of a figure or its panels."""
+    for panel in figure.panels or (figure,):
+        for _, values in _layers_of(panel.spec, ()):
+            yield from values
+
+
+def _layers_of(spec: Mapping[str, Any], above: Sequence[Any]) -> Iterator[tuple[str, Sequence[Any]]]:
+    """Yield mark and rows of each layer of a specification; a layer without data draws those of the layer above."""
+    values = spec["data"]["values"] if "data" in spec else above
+    if "mark" in spec:
+        yield (spec["mark"]["type"] if isinstance(spec["mark"], dict) else spec["mark"]), values
+    for layer in spec.get("layer", ()):
+        yield from _layers_of(layer, values)
+
+
+def without_layers(svg: str) -> str:
+    """Return an SVG text of the same picture that renders in a fifth of the time.
+
+    The renderer composes each element with an opacity in a layer of the whole picture. So elements that cannot be seen,
+    the dots under a pointer, are dropped, and elements of one colour have the opacity of that colour instead.
+    """
+    return ELEMENT.sub(lambda found: _without_layer(found[0]), svg)
+
+
+def _without_layer(element: str) -> str:
+    if ' opacity="0"' in element:
+        return ""
+    filled, stroked = (f' {kind}="' in element and f' {kind}="none"' not in element for kind in ("fill", "stroke"))
+    if filled == stroked or "-opacity=" in element:
+        return element
+    return element.replace(' opacity="', f' {"fill" if filled else "stroke"}-opacity="')
+
+
+def _numbered(svg: str) -> str:
+    """Return an SVG text whose ids are numbered from 0: Vega counts them up over all figures of a process."""
+    names = dict.fromkeys(re.findall(r' id="([a-z_]+[0-9]+)"', svg))
+    number = {name: f"part{index}" for index, name in enumerate(names)}
+    return re.sub(r'( id="|url\(#|href="#)([a-z_]+[0-9]+)', lambda m: m[1] + number.get(m[2], m[2]), svg)
+
+
+def safe_stem(name: str) -> str:
+    """Return a name as part of a file name, with only letters, digits, '-' and '_'."""
+    return re.sub(r"[^A-Za-z0-9_-]+", "_", name) or "_"
+
+
+def evenly(items: list[Any], most: int) -> list[Any]:
+    """Return at most `most` items, spread evenly over the list, in order."""
+    if len(items) <= most:
+        return items
+    return [items[i] for i in np.linspace(0, len(items) - 1, most).round().astype(int)] if most else []
+
+
+def inline_chart(values: list[dict[str, Any]]) -> Any:
+    """Return a chart whose data are in the specification."""
+    inline: Any = alt.Data
+    return alt.Chart(inline(values=values))
+
+
+def tips(*fields: str) -> list[alt.Tooltip]:
+    """Return what a figure shows under a pointer."""
+    return [alt.Tooltip(f"{field}:N") for field in fields]
+
+
+def row_axes(field: str, order: list[str], *, label: int, zero: bool) -> tuple[alt.Y, Callable[[str], alt.X]]:
+    """Return the axis of named rows, labels of at most `label` pixels, and the axis of a field of numbers."""
+    axis = alt.Axis(labelLimit=label, ticks=False, domain=False, labelColor="role:ink", grid=True, labelPadding=8)
+    y = alt.Y(f"{field}:N", sort=order, title=None, scale=alt.Scale(domain=order), axis=axis)
+    numbers = alt.Axis(tickCount=4, grid=False, labelFlush=12)
+    scale = alt.Scale(zero=zero, nice=False, padding=14)
+    return y, lambda name: alt.X(f"{name}:Q", title=None, scale=scale, axis=numbers)
+
+
+def series_scale(*points: Iterable[Mapping[str, Any]], of: Sequence[str] = COLORS) -> alt.Scale:
+    """Return the scale that maps the series in `points` to their colours (or shapes)."""
+    present = {point["series"] for group in points for point in group}
+    pairs = [(series, value) for series, value in zip(SERIES, of, strict=True) if series in present]
+    return alt.Scale(domain=[series for series, _ in pairs], range=[value for _, value in pairs])
+
+
+def legend() -> alt.Legend:
+    """Return the legend of all series, above the figure, in two columns to fit a phone."""
+    return alt.Legend(orient="top", direction="horizontal", symbolOpacity=1, columns=2, labelLimit=260)
+
+
+def finished(chart: Any, *, height: int = HEIGHT) -> dict[str, Any]:
+    """Return the specification of a chart with size, fonts and colour roles set."""
+    text = {"labelColor": "role:muted", "titleColor": "role:muted", "titleFontWeight": "normal"}
+    fonts = {"labelFontSize": 12, "titleFontSize": 12.5, "titlePadding": 10}
+    lines = {"gridColor": "role:grid", "domainColor": "role:faint", "tickColor": "role:faint"}
+    # validation costs a second per page, and the PNG export compiles the same specification
+    spec: dict[str, Any] = chart.properties(width="container", height=height).to_dict(validate=False)
+    spec["config"] = {
+        "font": "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif",
+        "background": "transparent",
+        "view": {"stroke": None},
+        "axis": {**text, **fonts, **lines},
+        "legend": {"labelColor": "role:ink", "labelFontSize": 12.5, "symbolStrokeWidth": 1.6},
+    }
+    spec["autosize"] = {"type": "fit-x", "contains": "padding"}
+    return spec
+
+
+SMALLEST = 1e-300  # what figures can space out
+
+
+def rounded(value: float) -> float:
+    """Return a number in five significant digits, the precision of a figure; below 1e-300 it is drawn as 0."""
+    return 0.0 if abs(value) < SMALLEST else float(f"{value:.5g}")

@@ -1,1 +1,0 @@
-"""The page of a search: its front, curves and confirmed networks."""

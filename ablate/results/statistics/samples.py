@@ -1,0 +1,162 @@
+"""Intervals for other seeds and other samples: the variance of a mean over both, which are crossed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import scipy
+from numpy.typing import NDArray
+
+from ablate.core.objectives import is_share
+from ablate.results.statistics.intervals import Interval, natural_bounds, t_quantile
+
+Values = NDArray[np.float64]
+SEEDS_ONLY, SAMPLES_TOO = "seeds", "seeds and samples"  # what varies in an interval
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """A mean over `n` seeds and `count` samples with the parts of its variance, in squared units of the metric.
+
+    `seeds` would be left with infinitely many samples, `samples` with infinitely many seeds; `both` is the part that
+    falls with either. `df` are the degrees of freedom of `variance`. `on_these` is the variance for the same samples,
+    that of the seeds' means alone.
+    """
+
+    mean: float
+    n: int
+    count: int
+    seeds: float
+    samples: float
+    both: float
+    df: float
+    on_these: float
+
+    @property
+    def variance(self) -> float:
+        """The variance of the mean."""
+        return self.seeds + self.samples + self.both
+
+    def reach(self, level: float) -> float:
+        """Return half the width of the t interval, which is at least that for the same samples."""
+        wide = float(scipy.special.stdtrit(self.df, 0.5 + level / 2)) * math.sqrt(self.variance)
+        return max(wide, t_quantile(self.n, level) * math.sqrt(self.on_these))
+
+
+def spread(parts: Sequence[Values]) -> Spread | None:
+    """Return mean and variance of values [seeds, samples]; of several data sets, of the mean of their means.
+
+    Seeds and samples are both random, and crossed: each seed is read on the same samples. The parts of the variance
+    come from the mean squares of the two-way layout with one value per cell; a negative part counts as 0. The seeds are
+    those of all data sets, and the samples of two data sets are independent. Degrees of freedom: Satterthwaite
+    (Biometrics Bulletin 2, 1946). Returns None for fewer than two seeds or samples, or for values that are not finite.
+    """
+    sizes = [part.shape for part in parts]
+    if not sizes or min(min(size) for size in sizes) < 2 or not all(np.isfinite(part).all() for part in parts):
+        return None
+    n, share = sizes[0][0], 1 / len(parts) ** 2
+    by_seed = np.mean([part.mean(axis=1) for part in parts], axis=0)
+    of_seeds = float(by_seed.var(ddof=1)) / n  # with the part of `both`
+    of_samples = both = 0.0
+    weighed = of_seeds**2 / (n - 1)
+    for part in parts:
+        m = part.shape[1]
+        by_sample = part.mean(axis=0)
+        rest = part - part.mean(axis=1, keepdims=True) - by_sample + part.mean()
+        cells = float((rest**2).sum()) / ((n - 1) * (m - 1)) / (n * m) * share
+        columns = float(by_sample.var(ddof=1)) / m * share  # with its part of `both`
+        of_samples, both = of_samples + max(columns - cells, 0.0), both + cells
+        weighed += columns**2 / (m - 1) + cells**2 / ((n - 1) * (m - 1))
+    seeds = max(of_seeds - both, 0.0)
+    variance, count = seeds + of_samples + both, sum(m for _, m in sizes)
+    return Spread(
+        mean=float(by_seed.mean()),
+        n=n,
+        count=count,
+        seeds=seeds,
+        samples=of_samples,
+        both=both,
+        df=variance**2 / weighed if weighed > 0 else float(count - 1),
+        on_these=of_seeds,
+    )
+
+
+def sources_of(interval: Interval, found: Spread | None) -> str | None:
+    """Return what varies in an interval: seeds and samples, or seeds alone; None without an interval."""
+    if found is not None:
+        return SAMPLES_TOO
+    return SEEDS_ONLY if math.isfinite(interval.low) else None
+
+
+def sample_interval(metric: str, found: Spread, *, level: float = 0.95) -> Interval:
+    """Return the interval of a metric's mean for other seeds and other samples of the same kind.
+
+    A share's is the t interval of the log odds, transformed back; at no error, or none right, half a sample counts.
+    Any other metric's is Student's t, clipped to what the metric can be.
+    """
+    reach = found.reach(level)
+    if is_share(metric):
+        safe = _inside(found.mean, found.count)
+        least = _normal(level) * 0.5 / found.count if safe != found.mean else 0.0
+        reach = max(reach, least) / (safe * (1 - safe))
+    center = _odds(metric, found.mean, found.count)
+    return _ends(metric, found, center - reach, center + reach, level)
+
+
+def difference_interval(found: Spread, *, share: bool, level: float = 0.95) -> Interval:
+    """Return the t interval of a mean of paired differences, for other seeds and samples.
+
+    The standard error of a share is at least one sample, as if half a sample were added to each of the two cells in
+    which the networks differ.
+    """
+    reach = max(found.reach(level), _normal(level) / found.count if share else 0.0)
+    ends = (found.mean - reach, found.mean + reach)
+    return Interval(mean=found.mean, low=ends[0], high=ends[1], n=found.n, sd=math.nan, level=level)
+
+
+def widened(metric: str, number: Interval, found: Spread) -> Interval:
+    """Return an interval over seeds widened by the samples: each side and the samples' own add in quadrature.
+
+    `number` may be corrected for a choice, so its mean and its sides may be others than those of `found`.
+    """
+    reach = _normal(number.level) * math.sqrt(found.samples)
+    if is_share(metric):
+        safe = _inside(number.mean, found.count)
+        reach /= safe * (1 - safe)
+    middle, low, high = (_odds(metric, value, found.count) for value in (number.mean, number.low, number.high))
+    ends = middle - math.hypot(middle - low, reach), middle + math.hypot(high - middle, reach)
+    return replace(_ends(metric, found, *ends, number.level), mean=number.mean, sd=number.sd)
+
+
+def _odds(metric: str, value: float, count: int) -> float:
+    """Return a value on the scale of its interval: log odds of a share that is at least half a sample from 0 and 1."""
+    if not is_share(metric):
+        return value
+    return float(scipy.special.logit(_inside(value, count)))
+
+
+def _inside(share: float, count: int) -> float:
+    """Return a share that is at least half a sample from 0 and 1: no error says little about the rate of errors."""
+    return min(max(share, 0.5 / count), 1 - 0.5 / count)
+
+
+def _normal(level: float) -> float:
+    return float(scipy.special.ndtri(0.5 + level / 2))
+
+
+def _ends(metric: str, found: Spread, low: float, high: float, level: float) -> Interval:
+    """Return the interval with ends of the scale in the metric's unit; it contains the mean."""
+    if is_share(metric):
+        low, high = (float(scipy.special.expit(end)) for end in (low, high))
+    floor, ceiling = natural_bounds(metric)
+    return Interval(
+        mean=found.mean,
+        low=max(min(low, found.mean), floor),
+        high=min(max(high, found.mean), ceiling),
+        n=found.n,
+        sd=math.nan,
+        level=level,
+    )

@@ -1,0 +1,1 @@
+"""The trials of a study as tables, and `Results`, which is built from them once."""

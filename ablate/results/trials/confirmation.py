@@ -1,0 +1,67 @@
+"""The confirmation of a data set: the states of its frozen configurations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from ablate.core.trial import TrialState
+from ablate.results.trials.pooling import NETWORK
+from ablate.results.trials.results import Results
+
+
+@dataclass(frozen=True, kw_only=True)
+class Confirmations:
+    """The frozen configurations of one data set, each by the number of its search trial, in ascending order.
+
+    `confirmed` have all of their seeds, `failed` a trial in state FAIL, and `unfinished` a trial that has not ended.
+    Each configuration is in one of the three. `later` is the number of search trials that began after the last freeze
+    of the front, in an extended search. `racing` says that a round of further seeds is under way or due.
+    """
+
+    confirmed: tuple[int, ...]
+    failed: tuple[int, ...]
+    unfinished: tuple[int, ...]
+    later: int = 0
+    racing: bool = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the confirmation is incomplete: a trial of either stage is still expected."""
+        return bool(self.unfinished or self.later or self.racing)
+
+    @property
+    def ended(self) -> int:
+        """The number of configurations whose confirmation has ended, in any state."""
+        return len(self.confirmed) + len(self.failed)
+
+    @property
+    def frozen(self) -> int:
+        """The number of configurations that were frozen."""
+        return self.ended + len(self.unfinished)
+
+
+def confirmations(results: Results, dataset: str) -> Confirmations:
+    """Return the confirmations of `dataset`; the trials of a freeze are committed together (docs/ledger.md)."""
+    own = results.trials.filter(pl.col("dataset") == dataset, pl.col("stage") == "confirm")
+    states: dict[int, set[str]] = {}
+    for network, state in own.select(NETWORK, "state").iter_rows():
+        states.setdefault(network, set()).add(state)
+    groups: dict[str, list[int]] = {"confirmed": [], "failed": [], "unfinished": []}
+    for network in sorted(states):
+        if not all(TrialState(state).finished for state in states[network]):
+            groups["unfinished"].append(network)
+        else:
+            groups["failed" if TrialState.FAIL in states[network] else "confirmed"].append(network)
+    frozen = [int(event.payload["search_trials"]) for event in results.events_of(dataset, "frozen")] if states else []
+    searched = results.trials.filter(pl.col("dataset") == dataset, pl.col("stage") == "search").height
+    steps = results.events_of(dataset, "frozen", "raced") if states else []
+    asks = {"raced": lambda payload: bool(payload["given"]), "frozen": lambda payload: "budget" in payload}
+    return Confirmations(
+        confirmed=tuple(groups["confirmed"]),
+        failed=tuple(groups["failed"]),
+        unfinished=tuple(groups["unfinished"]),
+        later=max(searched - frozen[-1], 0) if frozen else 0,
+        racing=any(asks[last.kind](last.payload) for last in steps[-1:]),
+    )

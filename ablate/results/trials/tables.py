@@ -1,0 +1,232 @@
+"""Trials and reports as tables: polars from the ledger, Parquet on disk (docs/tables.md)."""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from ablate.base.errors import ResultsDownError
+from ablate.base.files import DiskFolder
+from ablate.base.plain_text import spreadsheet_cell
+from ablate.base.redaction import error_text
+from ablate.core.objectives import SIZE_METRICS, means
+from ablate.ledger import ReportRecord, Snapshot, TrialRecord
+from ablate.results.trials.sample_tables import SAMPLES, SAMPLES_TYPE, sample_column
+from ablate.study.space import Space, texts_of
+
+TRIAL_COLUMNS: dict[str, pl.DataType] = {
+    "study": pl.String(),
+    "dataset": pl.String(),
+    "trial": pl.Int64(),
+    "stage": pl.String(),
+    "source": pl.Int64(),
+    "variant": pl.String(),
+    "state": pl.String(),
+    "attempt": pl.Int64(),
+    "replicates": pl.Int64(),
+    "epochs": pl.Int64(),
+    "max_epochs": pl.Int64(),
+    "params": pl.Int64(),
+    "params_body": pl.Int64(),
+    "flops": pl.Int64(),
+    "q": pl.Float64(),
+    "validation_samples": pl.Int64(),
+    "test_samples": pl.Int64(),
+    "wall_seconds": pl.Float64(),
+    "error": pl.String(),
+    "checkpoint": pl.String(),
+    "mlflow_run_id": pl.String(),
+    "created_at": pl.Float64(),
+    "started_at": pl.Float64(),
+    "finished_at": pl.Float64(),
+    "parameters": pl.String(),
+}
+REPORT_COLUMNS: dict[str, pl.DataType] = {
+    "study": pl.String(),
+    "dataset": pl.String(),
+    "trial": pl.Int64(),
+    "stage": pl.String(),
+    "replicate": pl.Int64(),
+    "seed": pl.Int64(),
+    "epoch": pl.Int64(),
+    "decision": pl.String(),
+    "final": pl.Boolean(),
+    "diverged": pl.Boolean(),
+    "checkpoint": pl.String(),
+    "wall_seconds": pl.Float64(),
+    "driver_term": pl.Int64(),
+    "created_at": pl.Float64(),
+    SAMPLES: SAMPLES_TYPE,
+}
+TRIALS_FILE = "trials.parquet"
+REPORTS_FILE = "reports.parquet"
+STUDY_FILE = "study.yaml"
+NOT_THERE = object()
+
+
+def trials_table(snapshot: Snapshot) -> pl.DataFrame:
+    """Return one row per trial, ordered by data set and number (columns: docs/tables.md).
+
+    After TRIAL_COLUMNS come the parameters by dotted name, ordered by name, then the metrics: the mean over
+    replicates of the trial's last report. Null: the trial has no value; NaN: the value was not finite.
+    """
+    return _trials(snapshot.trials, snapshot.reports)
+
+
+def reports_table(snapshot: Snapshot) -> pl.DataFrame:
+    """Return one row per replicate and report, ordered by data set, trial, epoch and replicate (docs/tables.md)."""
+    return _reports(snapshot)
+
+
+def write_tables(snapshot: Snapshot, home: Path) -> tuple[Path, Path]:
+    """Write trials.parquet and reports.parquet below `home`, each atomically; raise ResultsDownError."""
+    paths = (home / TRIALS_FILE, home / REPORTS_FILE)
+    _put(parquet_bytes(trials_table(snapshot)), paths[0])
+    _put(parquet_bytes(reports_table(snapshot)), paths[1])
+    return paths
+
+
+def write_study_file(text: str, home: Path) -> Path:
+    """Write `study.yaml` below `home` atomically and return its path; raise ResultsDownError."""
+    _put(text.encode(), home / STUDY_FILE)
+    return home / STUDY_FILE
+
+
+def cannot_write(what: str, error: OSError) -> ResultsDownError:
+    """Return the one-line error of a disk that cannot store `what`."""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return ResultsDownError(
+        f"{what} cannot be written: {error_text(error, Path(what))}; {'free some space there' if full else 'fix that'}"
+        " and run the same command again: the ledger has all that it would say"
+    )
+
+
+def last_means(reports: Iterable[ReportRecord]) -> dict[str, float]:
+    """Return each metric's mean over the replicates of the last epoch in `reports`, in order of first appearance."""
+    by_epoch: dict[int, list[ReportRecord]] = {}
+    for report in reports:
+        by_epoch.setdefault(report.epoch, []).append(report)
+    last = by_epoch[max(by_epoch)] if by_epoch else []
+    return means([report.metrics for report in last])
+
+
+def _trials(trials: list[TrialRecord], reports: list[ReportRecord]) -> pl.DataFrame:
+    by_trial: dict[tuple[str, int], list[ReportRecord]] = {}
+    for report in reports:
+        by_trial.setdefault((report.key.dataset, report.key.number), []).append(report)
+    last = [last_means(by_trial.get((trial.key.dataset, trial.key.number), ())) for trial in trials]
+    rows = [_trial_row(trial) for trial in trials]
+    columns = {name: pl.Series(name, [row[name] for row in rows], dtype) for name, dtype in TRIAL_COLUMNS.items()}
+    for name in sorted({name for trial in trials for name in trial.config.parameters} - {"variant"}):
+        column = _own_name(name, columns, "parameter")
+        columns[column] = _parameter(column, [trial.config.parameters.get(name, NOT_THERE) for trial in trials])
+    for name in dict.fromkeys(name for values in last for name in values):
+        column = _own_name(name, columns, "metric")
+        columns[column] = pl.Series(column, [values.get(name) for values in last], pl.Float64())
+    return pl.DataFrame(list(columns.values()))
+
+
+def _reports(snapshot: Snapshot) -> pl.DataFrame:
+    reports, rows = snapshot.reports, []
+    configs = {(trial.key.dataset, trial.key.number): trial.config for trial in snapshot.trials}
+    for report in reports:
+        config = configs[report.key.dataset, report.key.number]
+        fixed: dict[str, Any] = {name: getattr(report, name, None) for name in REPORT_COLUMNS}
+        fixed |= {"study": report.key.study, "dataset": report.key.dataset, "trial": report.key.number}
+        rows.append(fixed | {"stage": config.stage, "seed": config.seeds[report.replicate]})
+    columns = {name: pl.Series(name, [row[name] for row in rows], dtype) for name, dtype in REPORT_COLUMNS.items()}
+    columns[SAMPLES] = sample_column(snapshot)
+    for name in dict.fromkeys(name for report in reports for name in report.metrics):
+        column = _own_name(name, columns, "metric")
+        columns[column] = pl.Series(column, [report.metrics.get(name) for report in reports], pl.Float64())
+    return pl.DataFrame(list(columns.values()))
+
+
+def _trial_row(trial: TrialRecord) -> dict[str, Any]:
+    config = trial.config
+    own = ("attempt", "wall_seconds", *SIZE_METRICS, "error", "checkpoint", "mlflow_run_id")
+    times = ("created_at", "started_at", "finished_at")
+    return {
+        "study": config.key.study,
+        "dataset": config.key.dataset,
+        "trial": config.key.number,
+        "stage": config.stage,
+        "source": config.source,
+        "variant": config.parameters.get("variant", config.variant),
+        "state": str(trial.state),
+        "replicates": len(config.seeds),
+        "epochs": trial.epochs_done,
+        "max_epochs": config.epochs,
+        "q": trial.q,
+        "validation_samples": trial.evaluated_samples[0],
+        "test_samples": trial.evaluated_samples[1],
+        "parameters": json.dumps(dict(config.parameters)),
+        **{name: getattr(trial, name) for name in own + times},
+    }
+
+
+def _own_name(name: str, taken: Mapping[str, object], kind: str) -> str:
+    return f"{kind}.{name}" if name in taken else name
+
+
+def _parameter(name: str, values: list[Any]) -> pl.Series:
+    """Return a column in which different values differ: of Boolean, Int64 or Float64, otherwise of texts (`texts_of`).
+
+    A value is NOT_THERE in a trial without the parameter, whose cell is null. Null as a value is null too, unless
+    there are such trials.
+    """
+    there = [value for value in values if value is not NOT_THERE]
+    if len(there) == len(values):
+        there = [value for value in there if value is not None]
+    cells = {json.dumps(value): value for value in there}  # True, 1, 1.0 and "1" are four
+    kinds = {type(value) for value in there}
+    dtype: pl.DataType = pl.String()
+    if kinds == {bool}:
+        dtype = pl.Boolean()
+    elif kinds == {int} and all(-(2**63) <= value < 2**63 for value in there):
+        dtype = pl.Int64()
+    elif float in kinds and kinds <= {int, float} and _are_distinct_floats(there, len(cells)):
+        dtype, cells = pl.Float64(), {text: float(value) for text, value in cells.items()}
+    else:
+        cells = dict(zip(cells, texts_of(cells.values()), strict=True))
+    return pl.Series(name, [cells.get("" if v is NOT_THERE else json.dumps(v)) for v in values], dtype)
+
+
+def _are_distinct_floats(values: Sequence[float], count: int) -> bool:
+    """Return whether each of `values` is a floating-point number exactly, and `count` of them differ."""
+    return all(abs(v) < 2**1023 and float(v) == v for v in values) and len({float(value) for value in values}) == count
+
+
+def searched_values(table: pl.DataFrame, space: Space) -> list[dict[str, Any]]:
+    """Return the searched settings of each row of a trials table, as the sampler chose them."""
+    parameters = (json.loads(text) for text in table["parameters"])
+    return [{name: value for name, value in row.items() if name in space.ranges} for row in parameters]
+
+
+def parquet_bytes(table: pl.DataFrame) -> bytes:
+    """Return a table as the content of a Parquet file."""
+    content = BytesIO()
+    table.write_parquet(content)
+    return content.getvalue()
+
+
+def _put(content: bytes, path: Path) -> None:
+    try:
+        DiskFolder(path.parent).write(path.name, content)
+    except OSError as error:
+        raise cannot_write(str(path), error) from error
+
+
+def csv_text(table: pl.DataFrame) -> str:
+    """Return a table as CSV whose text cells no spreadsheet interprets as formulas; empty cells are missing values.
+
+    Columns of lists are left out.
+    """
+    texts, flat = pl.selectors.string(), table.select(~pl.selectors.nested())
+    return flat.with_columns(texts.map_elements(spreadsheet_cell, return_dtype=pl.String)).write_csv()
