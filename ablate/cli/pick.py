@@ -24,7 +24,7 @@ errors = Terminal(stderr=True)
 
 
 @pick_app.command("pick", epilog="Example: ablate pick digits --min val_accuracy=0.97 --write small.yaml")
-@options.gather("runs_dir", "storage")
+@options.gather(*options.PLACES, "tracking_uri")
 def pick_network(
     study: options.StudyName,
     least: Annotated[
@@ -40,26 +40,35 @@ def pick_network(
         Path | None,
         typer.Option(metavar="FILE", help="Write a study file that trains the network, all settings fixed."),
     ] = None,
+    register: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Make the network a version of this model in MLflow's registry."),
+    ] = None,
     *,
     asked: Locations,
     as_json: options.AsJson = False,
 ) -> None:
     """Print the network that keeps every bound and is best otherwise: its settings, and how surely it keeps them."""
     from ablate.studies.pick import as_values, pick, read_bounds, write_study
+    from ablate.studies.pick import register as make_version
     from ablate.studies.stored import read_study
 
     bounds = read_bounds(least or [], most or [])
     found = read_study(study, asked)
     picks = pick(found, bounds, dataset)
     chosen = [each.config for each in picks if each.config is not None]
-    if write is not None and len(picks) > 1:
-        raise RequestError(f"--write: one network is written. Type --dataset: {', '.join(found.study.labels)}")
+    if len(picks) > 1 and (write is not None or register is not None):
+        option = "--register" if write is None else "--write"
+        raise RequestError(f"{option}: it is for one network. Type --dataset: {', '.join(found.study.labels)}")
     if write is not None and chosen:
         write_study(found, chosen[0], write)
+    made = make_version(found, picks[0], register, asked) if register is not None and chosen else None
     if as_json:
-        print_json([as_values(each) for each in picks])
+        print_json([as_values(each, made) for each in picks])
     else:
         _print(picks, write, study)
+        if made is not None:
+            console.print(f"Registered in MLflow as {made}", highlight=False, soft_wrap=True)
     if len(chosen) < len(picks):
         sys.exit(1)
 

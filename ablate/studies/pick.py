@@ -12,12 +12,16 @@ from ablate.base.errors import RequestError, did_you_mean
 from ablate.base.files import DiskFolder
 from ablate.core.objectives import COST_METRICS, on_validation
 from ablate.core.trial import TrialConfig
+from ablate.results.front.picked import choice_lines, choice_tags
 from ablate.results.front.picking import Bound, Choice, NoChoice, choose
 from ablate.results.statistics.intervals import finite
 from ablate.results.trials.tables import REPORT_COLUMNS
+from ablate.studies.homes import continue_from
+from ablate.studies.locations import Locations
 from ablate.studies.stored import Stored
 from ablate.study import parse_study
 from ablate.study.yaml_text import read_yaml, write_yaml
+from ablate.tracking import default_uri, model_registry
 
 LEFT_OUT = ("settings", "variants", "parts", "start", "constraints", "compare", "scale", "only", "deterministic")
 
@@ -99,7 +103,29 @@ def write_study(found: Stored, config: TrialConfig, file: Path) -> Path:
     return file
 
 
-def as_values(picked: Pick) -> dict[str, Any]:
+def register(found: Stored, picked: Pick, name: str, locations: Locations) -> str:
+    """Register the network in MLflow as a version of the model `name`; return its address, `models:/NAME/1`.
+
+    Its numbers and its verdict are tags. Raises RequestError, CheckpointError and DataError, as the registry does.
+    """
+    assert isinstance(picked.choice, Choice)
+    places = continue_from(locations, found.record, begun=False)
+    number = picked.choice.row["trial"]
+    of_set = (trial for trial in found.snapshot.trials if trial.key.dataset == picked.choice.dataset)
+    version = model_registry.register(
+        next(trial for trial in of_set if trial.key.number == number),
+        found.record,
+        name=name,
+        tags=choice_tags(found.results, picked.choice),
+        note="\n".join(choice_lines(picked.choice)),
+        uri=places.tracking_uri or default_uri(places.root),
+        checkpoints=places.checkpoint_root(found.study.name),
+        data_dir=places.data_dir,
+    )
+    return f"models:/{name}/{version}"
+
+
+def as_values(picked: Pick, registered: str | None = None) -> dict[str, Any]:
     """Return a pick as JSON values; what is unknown is null."""
     choice = picked.choice
     if isinstance(choice, NoChoice):
@@ -124,6 +150,7 @@ def as_values(picked: Pick) -> dict[str, Any]:
              "mean": k.true_mean}
             for k in choice.kept
         ],
+        "registered": registered,
     }  # fmt: skip
 
 

@@ -72,7 +72,7 @@ def study_parameters(study: Study, dataset: str) -> dict[str, str]:
     said = study.model_dump(mode="json", exclude=left_out)
     task = study.datasets[dataset].model_dump(mode="json")
     named = {"study": study.name, "dataset": dataset, **leaves({"task": task, **said})}
-    return {_key(name): _text(value) for name, value in named.items()}
+    return {key_of(name): _text(value) for name, value in named.items()}
 
 
 def study_note(study: Study) -> dict[str, str]:
@@ -97,6 +97,12 @@ def trial_tags(record: TrialRecord, study: StudyRecord) -> dict[str, str]:
     if config.source is not None:
         tags["ablate.source"] = str(config.source)
     return tags
+
+
+def trial_identity(record: TrialRecord, study: StudyRecord) -> dict[str, str]:
+    """Return those of `trial_tags` by which a trial's run is found."""
+    tags = trial_tags(record, study)
+    return {name: tags[name] for name in ("ablate.study_id", "ablate.dataset", "ablate.trial")}
 
 
 def changing_tags(record: TrialRecord) -> dict[str, str]:
@@ -168,7 +174,7 @@ def trial_parameters(config: TrialConfig) -> dict[str, str]:
     applying = {name: value for name, value in {**trial, **read, **task}.items() if value not in (None, {})}
     every = {**trial, **leaves(config.settings.model_dump(mode="json")), **task}
     chosen = {name: value for name, value in config.parameters.items() if name not in every}
-    return {_key(name): _text(value) for name, value in {**applying, **chosen}.items()}
+    return {key_of(name): _text(value) for name, value in {**applying, **chosen}.items()}
 
 
 def size_points(record: TrialRecord) -> list[Point]:
@@ -192,7 +198,7 @@ def report_points(reports: Sequence[ReportRecord]) -> list[Point]:
         rows = list(group)
         when = milliseconds(rows[0].created_at)
         values = {"wall_seconds": rows[0].wall_seconds, **_metrics(rows)}
-        points += [Point(key=_key(key), value=value, timestamp=when, step=epoch) for key, value in values.items()]
+        points += [Point(key=key_of(key), value=value, timestamp=when, step=epoch) for key, value in values.items()]
     return points
 
 
@@ -220,7 +226,9 @@ def pooled_points(trials: Sequence[TrialRecord], reports: Sequence[ReportRecord]
     step = max(report.epoch for report in reports)
     values = {name: value for name, value in _metrics(reports).items() if "/" not in name}
     found = {"seeds": float(len(reports)), **values}
-    return [Point(key=_key(f"pooled/{name}"), value=value, timestamp=when, step=step) for name, value in found.items()]
+    return [
+        Point(key=key_of(f"pooled/{name}"), value=value, timestamp=when, step=step) for name, value in found.items()
+    ]
 
 
 def _metrics(rows: Sequence[ReportRecord]) -> dict[str, float]:
@@ -232,8 +240,8 @@ def _metrics(rows: Sequence[ReportRecord]) -> dict[str, float]:
     return values
 
 
-def _key(name: str) -> str:
-    """Return the key of a metric; one that MLflow does not take as it is gets a mark, so that no two become one."""
+def key_of(name: str) -> str:
+    """Return the key of a metric or a tag; one that MLflow does not take gets a mark, so that no two become one."""
     key = _FORBIDDEN.sub("_", name)
     if key == name and len(key) <= KEY_LIMIT:
         return key

@@ -193,8 +193,7 @@ class Projector:
         self._store.log(run_id, points=contents.pooled_points(complete, last))
 
     def _run_of(self, trial: TrialRecord, study: StudyRecord, parent: _Shown) -> _Shown:
-        tags = contents.trial_tags(trial, study)
-        where = {name: tags[name] for name in ("ablate.study_id", "ablate.dataset", "ablate.trial")}
+        tags, where = contents.trial_tags(trial, study), contents.trial_identity(trial, study)
         found = self._existing(where, trial.mlflow_run_id) if trial.key in self._unsure else None
         if found is not None:
             shown = _known(found)

@@ -45,15 +45,14 @@ class Store:
     Every method raises RefusedError if the store refuses the request, and MLflow's own errors if it does not answer.
     """
 
-    def __init__(self, client: Any, *, uri: str, experiment: str, artifact_root: str | None) -> None:
+    def __init__(self, client: Any, *, uri: str, experiment_id: str) -> None:
         self.client = client
         self.uri = uri
-        with self._refusals():
-            self.experiment_id = _experiment(client, experiment, artifact_root)
+        self.experiment_id = experiment_id
 
     def describe(self, tags: Mapping[str, str]) -> None:
         """Set those `tags` of the experiment that it does not have yet; values that a user changed are kept."""
-        with self._refusals():
+        with _refusals(self.uri):
             known = self.client.get_experiment(self.experiment_id).tags
             for name, value in tags.items():
                 if name not in known:
@@ -63,7 +62,7 @@ class Store:
         """Return the runs, not deleted, that have all `tags` and `status`, the oldest first."""
         terms = [f"tags.`{name}` = '{value}'" for name, value in tags.items()]
         wanted = " AND ".join(terms if status is None else [*terms, f"attributes.status = '{status}'"])
-        with self._refusals():
+        with _refusals(self.uri):
             found = self.client.search_runs([self.experiment_id], wanted, order_by=["attributes.start_time ASC"])
         return [_run(run) for run in found]
 
@@ -80,7 +79,7 @@ class Store:
 
     def create(self, *, name: str, start: int, tags: Mapping[str, str]) -> Run:
         """Create a RUNNING run that started at `start` (milliseconds), with all its `tags`, in one transaction."""
-        with self._refusals():
+        with _refusals(self.uri):
             made = self.client.create_run(self.experiment_id, start_time=start, tags=dict(tags), run_name=name)
         return _run(made)
 
@@ -93,7 +92,7 @@ class Store:
 
         metrics = [Metric(p.key, p.value, p.timestamp, p.step) for p in points]
         first, rest = metrics[:POINTS_PER_CALL], metrics[POINTS_PER_CALL:]
-        with self._refusals():
+        with _refusals(self.uri):
             while rest:
                 self.client.log_batch(run_id, metrics=first)
                 first, rest = rest[:POINTS_PER_CALL], rest[POINTS_PER_CALL:]
@@ -103,7 +102,7 @@ class Store:
 
     def set_status(self, run_id: str, status: str, end: int | None) -> None:
         """Set a run's status; `end` (milliseconds) if it has ended."""
-        with self._refusals():
+        with _refusals(self.uri):
             if end is None:
                 self.client.update_run(run_id, status=status)
             else:
@@ -111,12 +110,12 @@ class Store:
 
     def delete(self, run_id: str) -> None:
         """Move a run to MLflow's trash."""
-        with self._refusals():
+        with _refusals(self.uri):
             self.client.delete_run(run_id)
 
     def attach(self, run_id: str, path: Path) -> None:
         """Copy a file, or a folder under its name, into a run's artifacts."""
-        with self._refusals():
+        with _refusals(self.uri):
             if path.is_dir():
                 self.client.log_artifacts(run_id, str(path), path.name)
             else:
@@ -124,12 +123,12 @@ class Store:
 
     def attach_text(self, run_id: str, name: str, text: str) -> None:
         """Write a text file into a run's artifacts."""
-        with self._refusals():
+        with _refusals(self.uri):
             self.client.log_text(run_id, text, name)
 
     def ready_model(self, run_id: str) -> str | None:
         """Return the id of a run's finished model, or None; incomplete models of a killed process are deleted."""
-        with self._refusals():
+        with _refusals(self.uri):
             models = self.client.search_logged_models([self.experiment_id], f"source_run_id = '{run_id}'")
             ready = [model.model_id for model in models if model.status == "READY"]
             for model in models:
@@ -139,7 +138,7 @@ class Store:
 
     def new_model(self, run_id: str, *, name: str, parameters: Mapping[str, str]) -> tuple[str, str]:
         """Create a pending model of a run and return its id and place."""
-        with self._refusals():
+        with _refusals(self.uri):
             made = self.client.create_logged_model(
                 self.experiment_id, name=name, source_run_id=run_id, params=dict(parameters)
             )
@@ -149,29 +148,69 @@ class Store:
         """Upload a model's files and mark it as ready; only then can it be loaded by name."""
         from mlflow.entities import LoggedModelOutput
 
-        with self._refusals():
+        with _refusals(self.uri):
             self.client.log_model_artifacts(model_id, str(folder))
             self.client.log_outputs(run_id, [LoggedModelOutput(model_id, step=0)])
             self.client.finalize_logged_model(model_id, "READY")
 
-    @contextmanager
-    def _refusals(self) -> Iterator[None]:
+    def register(self, name: str, model_id: str, run_id: str, *, tags: Mapping[str, str], note: str) -> int:
+        """Make a run's model a version of the registered model `name`, once, and return the version's number.
+
+        A version that exists already gets `tags` and `note` again. The registered model is created if there is none.
+        """
+        with _refusals(self.uri):
+            source = f"models:/{model_id}"
+            known = self.client.search_model_versions(f"run_id = '{run_id}'")
+            version = next((each for each in known if (each.name, each.source) == (name, source)), None)
+            if version is None:
+                self._name_model(name)
+                made = self.client.create_model_version(
+                    name, source, run_id, tags=dict(tags), description=note, model_id=model_id
+                )
+                return int(made.version)
+            for key, value in tags.items():
+                self.client.set_model_version_tag(name, version.version, key, value)
+            self.client.update_model_version(name, version.version, note)
+        return int(version.version)
+
+    def _name_model(self, name: str) -> None:
+        """Create the registered model `name` if there is none."""
         from mlflow.exceptions import MlflowException
 
         try:
-            yield
+            self.client.create_registered_model(name)
         except MlflowException as error:
-            if error.error_code in REFUSALS:
-                raise RefusedError(redact_text(str(error), self.uri)) from error
-            raise
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+
+
+@contextmanager
+def _refusals(uri: str) -> Iterator[None]:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        yield
+    except MlflowException as error:
+        if error.error_code in REFUSALS:
+            raise RefusedError(redact_text(str(error), uri)) from error
+        raise
+
+
+@contextmanager
+def answering(uri: str) -> Iterator[None]:
+    """Raise RequestError, without secrets, for whatever MLflow, its database or its HTTP client raises in the block."""
+    try:
+        yield
+    except AblateError:
+        raise
+    except Exception as error:  # the message says what cannot be reached
+        raise RequestError(f"{redact_url(uri)}: {redact_text(str(error), uri)}") from None
 
 
 def reachable(uri: str) -> str:
     """Return one line on the store that answers at `uri`; otherwise raise RequestError, without its secrets."""
-    try:
+    with answering(uri):
         found = _client(uri).search_experiments(max_results=50)
-    except Exception as error:  # from MLflow, its database or its HTTP client: the message says what cannot be reached
-        raise RequestError(f"{redact_url(uri)}: {redact_text(str(error), uri)}") from None
     return f"{redact_url(uri)}: MLflow answers, {len(found)} experiment{'s' * (len(found) != 1)}"
 
 
@@ -181,7 +220,24 @@ def open_store(uri: str, *, experiment: str, artifact_root: str | None) -> Store
     A new SQLite store is created atomically, in WAL mode, so that neither a killed process nor two concurrent ones
     leave an incomplete schema. Raises the errors of MLflow or its database driver if the store does not answer.
     """
-    return Store(_client(uri), uri=uri, experiment=experiment, artifact_root=artifact_root)
+    client = _client(uri)
+    with _refusals(uri):
+        return Store(client, uri=uri, experiment_id=_experiment(client, experiment, artifact_root))
+
+
+def find_store(uri: str, *, experiment: str) -> Store | None:
+    """Return the experiment called `experiment` in the store at `uri`, or None; nothing is created.
+
+    Raises as `open_store` does.
+    """
+    file = sqlite_file(uri)
+    if file is not None and not file.exists():
+        return None
+    client = _client(uri)
+    with _refusals(uri):
+        found = client.get_experiment_by_name(experiment)
+    alive = found is not None and found.lifecycle_stage != "deleted"
+    return Store(client, uri=uri, experiment_id=str(found.experiment_id)) if alive else None
 
 
 def _client(uri: str) -> Any:

@@ -21,8 +21,10 @@ from sklearn.datasets import load_digits
 from ablate.cli import app as cli
 from ablate.core.trial import TrialState
 from ablate.ledger import Ledger
+from support.commands import checked, run
 from support.mlflow_server import MlflowServer, mlflow_server
 from support.paths import REPOSITORY
+from support.ports import free_port
 from support.s3 import S3Server
 
 mlflow = pytest.importorskip("mlflow")
@@ -107,6 +109,56 @@ def test_a_network_is_sent_in_a_few_files_its_code_in_one(shown: Shown) -> None:
         assert [name for name in sent if name.startswith("code/")] == ["code/ablate.zip", "code/ablate_model.py"]
         assert len(sent) <= 10
     assert len(models) == len(shown.confirmed()) > 0
+
+
+@pytest.mark.services
+@pytest.mark.timeout(2 * SECONDS)
+def test_a_picked_network_is_one_version_of_a_registered_model_with_its_numbers(
+    shown: Shown, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ["pick", "shop", "--max", "params=1e9", "--min", "params=1", "--runs-dir", f"{shown.folder}/runs", "--json"]
+    client = mlflow.MlflowClient(tracking_uri=shown.server.url)
+    for name, times in (("reader", 2), ("other", 1)):
+        for _ in range(times):
+            code, out, err = run(capfd, *words, "--register", name)
+            assert code == 0, err
+            [found] = checked("pick", out)
+            assert found["registered"] == f"models:/{name}/1"
+        [version] = client.search_model_versions(f"name = '{name}'")
+        [trial] = [each for each in shown.confirmed() if each.key.number == found["trial"]]
+        assert version.run_id == trial.mlflow_run_id
+        tags = client.get_model_version(name, version.version).tags
+        assert (tags["ablate.study"], tags["ablate.dataset"]) == ("shop", "digits")
+        assert tags["ablate.trial"] == str(trial.key.number)
+        assert tags["ablate.test_accuracy"] == f"{100 * found['metrics']['test_accuracy']['mean']:.2f}%"
+        assert tags["ablate.params"] == f"{trial.params:,}"
+        assert tags["ablate.bound.params"] == "params >= 1; params <= 1e+09"
+        assert tags["ablate.picked_among"] == f"{found['among']} confirmed networks"
+        assert "ablate.verdict" in tags
+        assert f"trial {trial.key.number}, which confirms search trial" in version.description
+    shape, _ = loaded(shown.server.url, found["registered"], tmp_path)
+    assert shape == [2, 10]
+
+
+@pytest.mark.services
+@pytest.mark.timeout(2 * SECONDS)
+def test_what_cannot_be_registered_is_said_in_one_line(
+    shown: Shown, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ["pick", "shop", "--max", "params=1e9", "--runs-dir", f"{shown.folder}/runs", "--register"]
+    for exit_code, more, said in (
+        (1, ["a/b"], "Invalid model name 'a/b'"),
+        (2, ["n", "--tracking-uri", f"sqlite:///{tmp_path}/none.db"], "has no run in MLflow"),
+        (2, ["n", "--tracking-uri", f"http://127.0.0.1:{free_port()}"], "Connection refused"),
+    ):
+        code, _, err = run(capfd, *words, *more)
+        assert (code, len(err.strip().splitlines())) == (exit_code, 1), err
+        assert said in err
+    assert not (tmp_path / "none.db").exists()
+    code, _, _ = run(capfd, *words[:2], "--max", "params=1", *words[4:], "none")
+    assert code == 1
+    client = mlflow.MlflowClient(tracking_uri=shown.server.url)
+    assert {each.name for each in client.search_registered_models()} <= {"reader", "other"}
 
 
 LOAD = """\

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from ablate.base.plain_text import counted
 from ablate.core.objectives import COST_METRICS
 from ablate.results.front.picking import Choice, Kept, NoChoice
-from ablate.results.rendering.numbers import count, quantity
+from ablate.results.front.summary import compared_cells
+from ablate.results.front.tables import front_table
+from ablate.results.rendering.numbers import DASH, count, quantity
 from ablate.results.statistics.intervals import Interval
+from ablate.results.trials.results import Results
 
 
 def choice_lines(choice: Choice) -> Iterator[str]:
@@ -28,6 +32,26 @@ def choice_lines(choice: Choice) -> Iterator[str]:
         yield from (f"  {line}" for line in _kept_lines(kept))
     if choice.stage == "confirm" and choice.among > 1 and any(k.new_seed is not None for k in choice.kept):
         yield "  The probabilities allow for the pick among these networks, the intervals do not."
+
+
+def choice_tags(results: Results, choice: Choice) -> dict[str, str]:
+    """Return what is known about the network that was picked, by the name of a tag in MLflow's registry of models."""
+    row = choice.row
+    tags = {"ablate.picked_among": _networks(choice.among, "confirmed" if choice.stage == "confirm" else "complete")}
+    tags |= {f"ablate.{metric}": _interval(metric, interval) for metric, interval in choice.metrics.items()}
+    for kept in choice.kept:
+        name, line = f"ablate.bound.{kept.limit.metric}", " ".join(_kept_lines(kept)) or kept.limit.text
+        tags[name] = "; ".join(filter(None, [tags.get(name), line]))
+    front = front_table(results).filter(dataset=choice.dataset, trial=row["trial"]).rows(named=True)
+    return {**tags, "ablate.verdict": _verdict(results, front[0]) if front else "not on the front"}
+
+
+def _verdict(results: Results, row: Mapping[str, Any]) -> str:
+    """Return a network's verdict against the best of its front: `not distinguished: −0.4 (−1.2 to 0.4)`."""
+    difference, verdict, _ = compared_cells(results.study, row)
+    if verdict == DASH:
+        return "not compared: it is not confirmed"
+    return verdict if difference == DASH else f"{verdict}: {difference}"
 
 
 def missed_line(choice: NoChoice) -> str:
