@@ -159,15 +159,13 @@ class Store:
         A version that exists already gets `tags` and `note` again. The registered model is created if there is none.
         """
         with _refusals(self.uri):
-            source = f"models:/{model_id}"
+            source = self.client.get_logged_model(model_id).artifact_location  # `models:/ID` is read from another store
             known = self.client.search_model_versions(f"run_id = '{run_id}'")
             version = next((each for each in known if (each.name, each.source) == (name, source)), None)
             if version is None:
                 self._name_model(name)
-                made = self.client.create_model_version(
-                    name, source, run_id, tags=dict(tags), description=note, model_id=model_id
-                )
-                return int(made.version)
+                told = {"tags": dict(tags), "description": note, "model_id": model_id}
+                return int(self.client.create_model_version(name, source, run_id, **told).version)
             for key, value in tags.items():
                 self.client.set_model_version_tag(name, version.version, key, value)
             self.client.update_model_version(name, version.version, note)

@@ -141,6 +141,19 @@ def test_a_picked_network_is_one_version_of_a_registered_model_with_its_numbers(
 
 
 @pytest.mark.services
+def test_a_network_is_registered_in_the_study_s_own_database_and_nothing_is_made_elsewhere(
+    finished: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        words = ["pick", "shop", "--max", "params=1e9", "--runs-dir", f"{finished}/runs", "--register", "reader"]
+        code, out, err = run(capfd, *words)
+        assert (code, out.splitlines()[-1]) == (0, "Registered in MLflow as models:/reader/1"), err
+    assert not [*tmp_path.iterdir()]
+    assert loaded(f"sqlite:///{finished}/runs/mlflow.db", "models:/reader/1", tmp_path)[0] == [2, 10]
+
+
+@pytest.mark.services
 @pytest.mark.timeout(2 * SECONDS)
 def test_what_cannot_be_registered_is_said_in_one_line(
     shown: Shown, tmp_path: Path, capfd: pytest.CaptureFixture[str]
