@@ -11,6 +11,7 @@ from typing import Any
 
 from ablate.base.errors import RequestError, StudyFailedError
 from ablate.base.plain_text import finite
+from ablate.core.code_version import SHORT
 from ablate.core.objectives import is_maximized, is_share, on_test, signed
 from ablate.core.trial import CAMPAIGN_SEED_BASE, CONFIRM_SEED_BASE, TrialState
 from ablate.ledger.requests import ANSWERED
@@ -105,6 +106,7 @@ class Verdict:
             **{name: finite(found.get(name)) for name in names},
             "cost": {} if arm is None else of.costs(arm),
             "code": None if arm is None or arm.code is None else arm.code.model_dump(exclude={"requirements"}),
+            "diff": self.diff,
             "settings": {} if arm is None else dict(arm.settings),
             **{name: self.submitted.get(name) for name in ("change", "note", "by")},
             "champion": of.champion(),
@@ -112,6 +114,13 @@ class Verdict:
             "spent": of.spent(),
             "warnings": self.warnings,
         }
+
+    @property
+    def diff(self) -> str | None:
+        """The command that shows how the candidate's code differs from its champion's; None if it does not."""
+        arms = () if self.arm is None else (self.arm.champion, self.arm)
+        trees = [arm.code.tree for arm in arms if arm is not None and arm.code is not None]
+        return f"git diff {trees[0][:SHORT]} {trees[1][:SHORT]}" if len(set(trees)) == 2 else None
 
     @property
     def warnings(self) -> list[dict[str, str]]:

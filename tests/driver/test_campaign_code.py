@@ -112,6 +112,10 @@ def test_a_planted_gain_is_kept_and_what_changes_nothing_costs_no_run(say: Say) 
     assert (first["code"]["revision"], kept["code"]["revision"]) == (worse, better)
     assert (kept["gain"], both["champion"]) == (pytest.approx(0.1, abs=0.02), {"candidate": 2, "revision": better})
     assert [each["code"] for each in kept["warnings"]] == ["dependencies"]
+    assert "+GAIN = 0.1" in git(here, *kept["diff"].split()[1:])
+    assert both["diff"] is None, "the champion's code"
+    assert say("report", "coded")[0] == 0
+    assert kept["diff"] in (here / "runs/coded/report/index.html").read_text()
     assert better[:7] in say("campaign", "list", "coded")[1]
     assert say("campaign", "close", "coded")[0] == 0
     status = checked("campaign_status", say("campaign", "status", "coded", "--json")[1])
@@ -131,6 +135,7 @@ def test_the_working_tree_is_judged_and_stays_as_it_is(say: Say) -> None:
     assert after == before
     revision = found["code"]["revision"]
     assert "GAIN = 0.1" in git(here, "show", f"{revision}:train.py")
+    assert "+GAIN = 0.1" in git(here, *found["diff"].split()[1:])
     assert len(list((here / "runs" / "coded" / "versions").iterdir())) == 2, "the deleted one was made again"
     assert "it is the champion's program" in say("judge", "coded")[1]
 

@@ -73,6 +73,7 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
     costs = [f"{own / other:.2g}× {spell_metric(name)}" for name, (own, other) in row["cost"].items() if other]
     verdict = row["state"] if row["reason"] is None else f"{row['state']}: {row['reason']}"
     interval = DASH if low == DASH else f"{low} to {high}"
-    words = ", ".join(f"{name}={value}" for name, value in row["change"].items())
+    changed = [f"{name}={value}" for name, value in row["change"].items()] + [row["diff"]] * bool(row["diff"])
+    words = ", ".join(changed)
     cells = (row["candidate"], verdict, row["runs"], gain, interval, bound, ", ".join(costs) or DASH)
     return [printable(str(cell)) for cell in (*cells, words, row["note"] or "", row["by"] or "")]

@@ -27,9 +27,8 @@ from ablate.results.statistics.intervals import smallest_effect
 from ablate.results.trials.tables import cannot_write
 from ablate.study import Study
 
+LEADING = ("Protocol", "Scale", "Data sets", "Mode", "Metric")  # of a study's facts: those above its results
 LIBRARIES = ("polars", "scipy", "moocore", "altair", "vl-convert-python", "optuna", "ray", "torch")
-
-
 LIVE = Markup("<!-- ablate: live -->")  # in a page for `ablate ui`, where the present state is inserted
 
 
@@ -65,6 +64,7 @@ def render_page(template: str, study: Study, drawn: Sequence[Figure], *, live: b
         .get_template(template)
         .render(
             study=study,
+            leading=LEADING,
             specs=specs,
             palettes=PALETTES,
             style=Markup(asset("page.css") + (asset("live.css") if live else "")),
