@@ -42,7 +42,7 @@ from calibration_intervals import (
     unequal_tuning,
     winners_curse,
 )
-from calibration_judging import collapsing_changes, normal_changes, other_changes
+from calibration_judging import collapsing_changes, first_runs, normal_changes, other_changes
 from calibration_rows import Row
 from calibration_samples import best_of_several, other_samples, populations
 from calibration_shapes import answer_shapes, verdict_shapes
@@ -91,6 +91,7 @@ ROWS: tuple[Callable[[float], Iterator[Row]], ...] = (
     normal_changes,
     other_changes,
     collapsing_changes,
+    first_runs,
 )
 CSV = RESULTS / "calibration.csv"
 PAGE = ROOT / "docs" / "calibration.md"

@@ -12,7 +12,8 @@ from calibration_intervals import covered
 from calibration_rows import Row, average, generator, rate, repetitions
 from scipy.special import stdtr
 
-from ablate.base.judging import Pool, Rule, Sample, compare
+from ablate.base.judging import Pool, Rule, Sample, compare, is_far_behind
+from ablate.tuning.campaign import EARLY
 
 Arms = Callable[[np.random.Generator, np.ndarray], np.ndarray]
 CAMPAIGNS, NULLS, PROBED, WIDTH = 1_000, 100, 50, 64
@@ -187,6 +188,25 @@ def collapsing_changes(share: float) -> Iterator[Row]:
     kept, _, _ = judged.judge(values - 40 * fell + 1.0, order, PROBED)
     setting = f"candidate {PROBED} loses 2 sd, by 40 sd in one seed of 20; margin 1 sd"
     yield rate("judging: kept as not worse (a known limit)", setting, kept[~judged.is_over], (0.08, 0.25))
+
+
+def first_runs(share: float) -> Iterator[Row]:
+    """The first run of a candidate beside 8 of the champion: is it stopped early, and what part of it is trained?
+
+    Runs have the correlations with their end that recorded curves of digits have at a third and at two thirds, .4 and
+    .76, and in between that of a Markov chain; a candidate differs by the same number of sd throughout.
+    """
+    for effect, lost, trained in ((1.0, (0.0, 0.02), (0.97, 1.0)), (0.0, (0.06, 0.1), (0.94, 0.98)),
+                                  (-2.0, (0.5, 0.8), (0.5, 0.75)), (-5.0, (0.95, 1.0), (0.33, 0.45))):  # fmt: skip
+        random = generator("judging early", str(effect))
+        early, new = random.standard_normal((2, repetitions(20_000, share), 9))
+        late = 0.4 / 0.76 * early + math.sqrt(1 - (0.4 / 0.76) ** 2) * new
+        ended = [is_far_behind(each[:, 0] + effect, each[:, 1:], limit)
+                 for each, (_, limit) in zip((early, late), EARLY, strict=True)]  # fmt: skip
+        setting = f"a true difference of {effect:g} sd, 8 runs of the champion known"
+        yield rate("judging: a first run is stopped early", setting, ended[0] | ended[1], lost)
+        parts = np.where(ended[0], 1 / 3, np.where(ended[1], 2 / 3, 1.0))
+        yield average("judging: part of a first run that is trained", setting, parts, trained)
 
 
 def campaigns(random: np.random.Generator, share: float, **given: Any) -> Campaigns:

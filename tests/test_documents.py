@@ -110,7 +110,7 @@ def options_of(command: Any) -> set[str]:
 
 
 OPTIONS = options_of(get_command(cli.app))
-OTHERS = {"--nproc-per-node", "--option"}  # of torchrun, and of any script
+OTHERS = {"--nproc-per-node", "--option", "--no-mixup"}  # of torchrun, and of any script
 OF_SCRIPTS = {
     option
     for folder in ("benchmarks", "examples", "tests")

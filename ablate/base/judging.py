@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri, stdtr, stdtrit
+from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
 from ablate.base.spending import spend
 
@@ -233,6 +233,18 @@ def judge(
         need=None if state in ("keep", "discard") else _need(gain + shift, found.variance, pool.beta(), n, k, rule),
         correlation=float(pool.beta()),
     )
+
+
+def is_far_behind(own: Number, others: NDArray[np.float64], limit: float) -> NDArray[np.bool_]:
+    """Return whether a value lies below the mean of `others` [..., n], values of the champion, by more than `limit` sd.
+
+    The sd is theirs and has the error of their mean in it. Student's t takes the place of the normal distribution: one
+    of n + 1 runs without a difference is as seldom so far behind as a normal variable is below -`limit`. Equal values
+    of the champion tell no sd, so nothing is behind them.
+    """
+    n = others.shape[-1]
+    spread = others.std(axis=-1, ddof=1) * math.sqrt(1 + 1 / n) * stdtrit(n - 1, ndtr(limit))
+    return np.asarray((spread > 0) & (others.mean(axis=-1) - own > spread))
 
 
 def _need(gain: float, variance: Number, beta: Number, n: int, k: int, rule: Rule) -> int | None:

@@ -58,8 +58,8 @@ def pick_network(
     picks = pick(found, bounds, dataset)
     chosen = [each.config for each in picks if each.config is not None]
     if len(picks) > 1 and (write is not None or register is not None):
-        option = "--register" if write is None else "--write"
-        raise RequestError(f"{option}: it is for one network. Type --dataset: {', '.join(found.study.labels)}")
+        option = "--register: one network is registered" if write is None else "--write: one network is written"
+        raise RequestError(f"{option}. Type --dataset: {', '.join(found.study.labels)}")
     if write is not None and chosen:
         write_study(found, chosen[0], write)
     made = make_version(found, picks[0], register, asked) if register is not None and chosen else None

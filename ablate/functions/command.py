@@ -21,6 +21,7 @@ from ablate.functions.command_output import LostReportError, NumberReader
 from ablate.functions.command_record import read_record
 from ablate.functions.command_seed import Readers, SeedRun
 from ablate.functions.command_words import OFFERED, placeholders, split
+from ablate.functions.function import UNTESTED
 from ablate.functions.output import OutputLog
 from ablate.functions.trainable import OwnTrainable
 from ablate.study.sections import Command
@@ -67,7 +68,7 @@ class CommandTrainable(OwnTrainable):
         if confirms and not self.readers.tested:
             raise RequestError(
                 "the study reads a metric of the test split: add one whose name starts with test_ to the command's"
-                " `metrics`, or leave that split out (`confirm: null`, or no such metric under `compare`)"
+                f" `metrics`, or leave that split out ({UNTESTED}, or no such metric under `compare`)"
             )
         program = split(self.given.command)[0]
         if not self.given.shell and "{" not in program and shutil.which(program) is None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ablate.functions.run import Run
 
 TEST = "test"
+UNTESTED = "`confirm: null`, in a campaign `close: {test: false}`"  # what leaves the test split out
 TRAIN_PARAMETERS, TEST_PARAMETERS = ("config", "run"), ("model", "config")
 # what a function does with its second parameter, by `_uses`
 HANDED_ON = "handed on"
@@ -83,12 +84,12 @@ class Function:
         if confirms and self.test is None:
             raise RequestError(
                 f"trainable {self.name!r}: confirmation reads the test split by `def test(model, config)` in the same"
-                " module, which is not there. Add it, or write `confirm: null`"
+                f" module, which is not there. Add it, or write {UNTESTED}"
             )
         if confirms and not uses & KEEPING:
             raise RequestError(
                 f"trainable {self.name!r}: confirmation calls test(model, config) with what the function keeps as"
-                " `model`: call run.keep(model=...), or write `confirm: null`"
+                f" `model`: call run.keep(model=...), or write {UNTESTED}"
             )
         self._check_names({name.removeprefix("config.") for name in names if name.startswith("config.")})
 

@@ -186,6 +186,10 @@ class Verdict:
             return f"DISCARD {after}: {of.amount(abs(self.gain))}{of.unit} {side} the champion; {told}"
         if reason == "same-numbers":
             return f"DISCARD {after}: same numbers as the champion to the last bit."
+        if reason == "behind":
+            run = of.search.trials[self.found["trial"]]
+            at = f"at {of.study.unit} {run.epoch} of {run.config.epochs}"
+            return f"DISCARD: its first run was stopped {at}, far behind the champion's. Not shown: that it is worse."
         error = of.error_of(self.found.get("trial"))
         return f"DISCARD: {reason} in run {self.runs}{f': {error}' if error else ''}"
 

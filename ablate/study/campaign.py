@@ -52,6 +52,9 @@ class Campaign(Section):
     """The loss of quality that a cheaper candidate, or `gate: not-worse`, may have. Write it before the runs."""
     cheaper: dict[Literal["params", "params_body", "flops"], Share] = Field(default_factory=dict)
     """Keep a candidate that is not worse if it has at most this share of the champion's cost, as `{params: 0.9}`."""
+    early: bool = True
+    """Whether a candidate is discarded when its first run is far behind the champion's runs at a third (2 standard
+    deviations) or two thirds (1.5) of its training. `false` if good candidates start slowly."""
     diverged: dict[Metric, float] = Field(default_factory=dict)
     """What a run that diverges counts as, by metric. Without it, a candidate with such a run is discarded."""
     guard: tuple[str, ...] = ()

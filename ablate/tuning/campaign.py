@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from ablate.base.errors import LedgerError, StudyFailedError
-from ablate.base.judging import Judgement, Pool, Rule, Runs, judge
+from ablate.base.judging import Judgement, Pool, Rule, Runs, is_far_behind, judge
 from ablate.base.randomness import stream
 from ablate.core.code_version import Code, CodeVersion
 from ablate.core.objectives import quality_objective, signed
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 
 OPENED, JUDGED = "opened", "judged"
+EARLY = ((1, 2.0), (2, 1.5))  # thirds of a first run, and the standard deviations behind that end it there
+CURVES = 4  # least number of runs that it is compared with
 EQUAL = 3  # runs with the numbers of the champion end a candidate; one may be equal by chance, such as an accuracy
 ArmState = Literal["open", "keep", "discard", "undecided", "superseded"]
 
@@ -117,6 +119,7 @@ class Campaign:
         """Add a trial to its arm; those of the closing are in none."""
         if (number := run.sampler_state.get("trial", {}).get(PLACE)) is not None:
             self._runs[int(number)][run.config.seeds[0]] = run
+            run.curve = {}
 
     def mark(self, kind: str, payload: Mapping[str, Any]) -> None:
         """Apply one event; raise LedgerError for one of no candidate."""
@@ -194,6 +197,25 @@ class Campaign:
         number = run.sampler_state.get("trial", {}).get(PLACE)
         return number is not None and self.find(number).state in ("discard", "undecided", "superseded")
 
+    def is_behind(self, run: TrialProgress, epoch: int, means: Mapping[str, float]) -> bool:
+        """Return whether a candidate's first run is far behind the champion's at a third or two thirds of its training.
+
+        It is looked at in the first report from there on, beside the runs of the reference that were known at the
+        submission (`is_far_behind`). A loss that the rule allows is added first.
+        """
+        number = run.sampler_state.get("trial", {}).get(PLACE)
+        arm = None if number is None else self.find(number)
+        if arm is None or arm.reference is None or arm.runs.get(arm.seed(0)) is not run or arm.known < CURVES:
+            return False
+        before, most = max((e for e in run.curve or () if e < epoch), default=0), run.config.epochs
+        limits = [limit for part, limit in EARLY if 3 * before < part * most <= 3 * epoch]
+        known = [each.curve or {} for each in arm.reference.ended(arm.reference.skipped)[: arm.known]]
+        if not self.asked.early or not limits or epoch >= most or not all(epoch in each for each in known):
+            return False
+        values = [curve[epoch].get(self.quality.metric, math.nan) for curve in known]
+        own = -signed(self.quality, means.get(self.quality.metric, math.nan)) + max(self._shift(arm), 0.0)
+        return bool(is_far_behind(own, -np.array([signed(self.quality, each) for each in values]), limits[-1]))
+
     def decision(self) -> dict[str, Any] | None:
         """Return the event of the next decision, or None while all candidates need further runs.
 
@@ -253,6 +275,8 @@ class Campaign:
             if self.value(own[n - 1]) is None:
                 gone = own[n - 1].diverged or not math.isfinite(own[n - 1].metric(self.quality.metric))
                 reason = "diverged" if own[n - 1].decisions and gone else "crashed"
+                if self.is_behind(own[0], own[0].epoch, own[0].means):
+                    reason = "behind"
                 return _event(arm, {"state": "discard", "runs": n, "reason": reason, "trial": own[n - 1].number})
             if len(base) < m:
                 return None

@@ -201,7 +201,8 @@ class DatasetSearch(RecordedSearch):
     def decide(self, trial: TrialProgress, step: ReportSummary) -> Decision:
         """Ask the scheduler about a report that does not end its trial; only search trials are ever stopped."""
         if self.campaign is not None:
-            return Decision.STOP if self.campaign.is_over(trial) else Decision.CONTINUE
+            ends = self.campaign.is_over(trial) or self.campaign.is_behind(trial, step.epoch, step.means)
+            return Decision.STOP if ends else Decision.CONTINUE
         if trial.config.stage != "search":
             return Decision.CONTINUE
         return self.rungs.decide(self._sight(trial, step), rivals=self._rivals(trial))

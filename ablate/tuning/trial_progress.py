@@ -41,6 +41,7 @@ class TrialProgress:
     diverged: bool = False
     decisions: dict[int, Decision] = field(default_factory=dict)
     seconds: dict[int, float] = field(default_factory=dict)
+    curve: dict[int, Mapping[str, float]] | None = None  # means by epoch; only a campaign asks for them
 
     @staticmethod
     def of(record: TrialRecord) -> TrialProgress:
@@ -71,6 +72,8 @@ class TrialProgress:
         self.diverged = step.diverged
         self.decisions[step.epoch] = step.decision
         self.seconds[step.epoch] = step.wall_seconds
+        if self.curve is not None:
+            self.curve[step.epoch] = step.means
 
     def metric(self, name: str) -> float:
         """Return a metric as of the last report, NaN if there is none."""

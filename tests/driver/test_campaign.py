@@ -98,6 +98,34 @@ def test_each_state_has_its_line_and_exit_code(say: Say) -> None:
 
 
 @pytest.mark.services
+def test_a_first_run_that_is_far_behind_is_stopped_and_said_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    loop = """\
+def train(config, run):
+    for epoch in run.epochs():
+        yield {"val_loss": 1 - config["effect"] + 0.01 * run.stream("seed").standard_normal()}
+"""
+    study = """\
+study: curves
+trainable: curve_code:train
+config: {effect: 0.0}
+epochs: 6
+objectives: [{metric: val_loss, direction: minimize}]
+campaign: {runs: 16, close: {test: false}}
+"""
+    write_study(tmp_path, {"curve_code.py": loop, "study.yaml": study})
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert run(capfd, "campaign", "open", "study.yaml", *LOCAL)[0] == 0
+    code, out, err = run(capfd, "judge", "curves", "--set", "config.effect=-0.5", *LOCAL)
+    line = "DISCARD: its first run was stopped at epoch 2 of 6, far behind the champion's. Not shown: that it is worse."
+    assert (code, " ".join(out.split())) == (3, line), err
+    [listed] = checked("campaign_list", run(capfd, "campaign", "list", "curves", "--json")[1])
+    assert (listed["state"], listed["reason"], listed["runs"]) == ("discard", "behind", 1)
+
+
+@pytest.mark.services
 def test_the_example_of_the_page_prints_what_the_page_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

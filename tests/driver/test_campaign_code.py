@@ -59,7 +59,7 @@ def commands(place: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capture
     monkeypatch.chdir(place)
 
     def say(*words: str) -> tuple[int, str]:
-        code, out, err = run(capfd, *words, *([] if words[1] in ("status", "list") else LOCAL))
+        code, out, err = run(capfd, *words, *([] if {"status", "list", "report"} & {*words} else LOCAL))
         return code, out if "--json" in words else " ".join((out + err).split())
 
     return say

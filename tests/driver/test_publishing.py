@@ -132,7 +132,7 @@ def test_a_picked_network_is_one_version_of_a_registered_model_with_its_numbers(
         assert tags["ablate.trial"] == str(trial.key.number)
         assert tags["ablate.test_accuracy"] == f"{100 * found['metrics']['test_accuracy']['mean']:.2f}%"
         assert tags["ablate.params"] == f"{trial.params:,}"
-        assert tags["ablate.bound.params"] == "params >= 1; params <= 1e+09"
+        assert tags["ablate.keeps.params"] == "params >= 1; params <= 1e+09"
         assert tags["ablate.picked_among"] == f"{found['among']} confirmed networks"
         assert "ablate.verdict" in tags
         assert f"trial {trial.key.number}, which confirms search trial" in version.description
@@ -150,6 +150,12 @@ def test_a_network_is_registered_in_the_study_s_own_database_and_nothing_is_made
         code, out, err = run(capfd, *words)
         assert (code, out.splitlines()[-1]) == (0, "Registered in MLflow as models:/reader/1"), err
     assert not [*tmp_path.iterdir()]
+    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{finished}/runs/mlflow.db")
+    [version] = client.search_model_versions("name = 'reader'")
+    client.delete_run(version.run_id)
+    code, _, err = run(capfd, *words)
+    client.restore_run(version.run_id)
+    assert (code, "has no run in MLflow" in err) == (2, True)
     assert loaded(f"sqlite:///{finished}/runs/mlflow.db", "models:/reader/1", tmp_path)[0] == [2, 10]
 
 

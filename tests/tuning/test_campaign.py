@@ -8,7 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from scipy import stats
 
 from ablate.base.randomness import stream
 from ablate.core.trial import CAMPAIGN_SEED_BASE, CONFIRM_SEED_BASE, Decision, Report, TrialConfig, TrialState
@@ -249,6 +251,77 @@ def test_same_numbers_failures_and_divergence_are_discarded_with_their_reason(tm
     ]  # fmt: skip
 
 
+def train(search: Search, value: Callable[[TrialConfig, int], float], epochs: Sequence[int]) -> dict[int, int]:
+    """Train what the campaign asks for with reports at `epochs`; return the last epoch of each trial by its number."""
+    last = {}
+    while (config := search.next_trial()) is not None:
+        for epoch in epochs:
+            found = value(config, epoch)
+            metrics = {"train_loss": 1.0, "val_loss": 1 - found, "val_accuracy": found}
+            report = Report(epoch=epoch, metrics=(metrics,), wall_seconds=1.0 * epoch, final=epoch == epochs[-1])
+            last[config.key.number] = epoch
+            if search.report(config.key, report) is Decision.STOP:
+                break
+    return last
+
+
+def is_candidate(config: TrialConfig) -> bool:
+    return family(config).training.learning_rate != 0.1
+
+
+def noisy(config: TrialConfig, epoch: int) -> float:
+    """Return the value of a champion's run: its seed's noise, which is of another size in each epoch."""
+    return 0.5 + SD * epoch * float(stream(0, "digits", config.seeds[0], "curve").standard_normal())
+
+
+LONG = {"study": {"training": {**BASE["training"], "epochs": 6}}}
+ALL = tuple(range(1, 7))
+
+
+@pytest.mark.parametrize(
+    ("at", "limit", "epochs", "looked"),
+    [(2, 2.0, ALL, {2, 4}), (4, 1.5, ALL, {2, 4}), (3, 2.0, (1, 3, 6), {3}), (5, 1.5, (1, 5, 6), {5})],
+)
+def test_a_first_run_far_behind_ends_at_a_third_or_two_thirds(
+    tmp_path: Path, at: int, limit: float, epochs: tuple[int, ...], looked: set[int]
+) -> None:
+    seeds = [CAMPAIGN_SEED_BASE + i for i in range(4)]
+    values = [0.5 + SD * at * float(stream(0, "digits", seed, "curve").standard_normal()) for seed in seeds]
+    one = np.std(values, ddof=1) * np.sqrt(1 + 1 / 4) * stats.t.ppf(stats.norm.cdf(limit), 3)
+    for name, share, ends in (("inside", 1 - 1e-6, False), ("outside", 1 + 1e-6, True), ("asked", 9.0, False)):
+        (folder := tmp_path / name).mkdir()
+
+        def value(config: TrialConfig, epoch: int, distance: float = share * float(one)) -> float:
+            if not is_candidate(config) or epoch == epochs[-1]:
+                return noisy(config, epoch) + 0.3 * is_candidate(config)
+            if epoch in looked:
+                return float(np.mean(values)) - distance if epoch == at else 0.6
+            return 0.0
+
+        with opened(campaign_of(**LONG, early=name != "asked"), folder) as (search, _, ledger):
+            train(search, noisy, epochs)
+            ask(ledger, settings={RATE: 0.2})
+            first, *others = train(search, value, epochs).values()
+        found = [(each["state"], each.get("reason"), each["runs"]) for each in decided(folder)]
+        assert (first, set(others)) == ((at, set()) if ends else (epochs[-1], {epochs[-1]})), name
+        assert found == ([("discard", "behind", 1)] if ends else [("keep", None, 8)])
+
+
+def test_a_first_run_is_not_ended_without_four_known_runs_of_the_champion_that_differ(tmp_path: Path) -> None:
+    for name, known, spread in (("early", False, 1.0), ("equal", True, 0.0)):
+        (folder := tmp_path / name).mkdir()
+
+        def value(config: TrialConfig, epoch: int, spread: float = spread) -> float:
+            return 0.0 if is_candidate(config) else 0.5 + spread * (noisy(config, epoch) - 0.5)
+
+        with opened(campaign_of(**LONG), folder) as (search, _, ledger):
+            if known:
+                train(search, value, ALL)
+            ask(ledger, settings={RATE: 0.2})
+            train(search, value, ALL)
+        assert {trial.epochs_done for trial in stored(folder)} == {6}, name
+
+
 def test_the_closing_compares_first_and_last_on_fresh_seeds_once(tmp_path: Path) -> None:
     with opened(campaign_of(close={"replicates": 3}), tmp_path) as (search, _, ledger):
         run(search)
@@ -301,20 +374,25 @@ def facts(folder: Path) -> list[Any]:
     return [*trials, *decided(folder), *notes(folder, "answered")]
 
 
-def test_every_end_of_the_process_leads_to_the_same_runs_and_decisions(tmp_path: Path) -> None:
-    study = campaign_of(close={"replicates": 2})
+@pytest.mark.parametrize("curves", [False, True], ids=["one report", "curves"])
+def test_every_end_of_the_process_leads_to_the_same_runs_and_decisions(tmp_path: Path, *, curves: bool) -> None:
+    study = campaign_of(close={"replicates": 2}, **(LONG if curves else {}))
     rates = [0.09, 0.2, 0.21]
+
+    def value(config: TrialConfig, epoch: int) -> float:
+        behind = curves and epoch == 2 and family(config).training.learning_rate == 0.2
+        return 0.0 if behind else report_of(config).metrics[0]["val_accuracy"]
 
     def drive(folder: Path, ends: int | None = None, *, after: bool = False) -> int:
         with ending(study, folder, ends, after=after) as (search, _, count):
-            run(search)
+            train(search, value, (2, 6)) if curves else run(search)
             assert search.finished
         return count[0]
 
     def submitted(name: str) -> Path:
         (folder := tmp_path / name).mkdir()
         with opened(study, folder) as (search, _, ledger):
-            search.stop()
+            train(search, value, (2, 6)) if curves else search.stop()
             for rate in rates:
                 ask(ledger, settings={RATE: rate})
         return folder
@@ -322,6 +400,7 @@ def test_every_end_of_the_process_leads_to_the_same_runs_and_decisions(tmp_path:
     calm = submitted("calm")
     commits = drive(calm)
     assert [each["state"] for each in decided(calm)].count("keep") == 1
+    assert any(each.get("reason") == "behind" for each in decided(calm)) == curves
     wanted = facts(calm)
     for ends in range(0, commits, 9):
         after = bool(ends % 2)

@@ -40,7 +40,7 @@ def choice_tags(results: Results, choice: Choice) -> dict[str, str]:
     tags = {"ablate.picked_among": _networks(choice.among, "confirmed" if choice.stage == "confirm" else "complete")}
     tags |= {f"ablate.{metric}": _interval(metric, interval) for metric, interval in choice.metrics.items()}
     for kept in choice.kept:
-        name, line = f"ablate.bound.{kept.limit.metric}", " ".join(_kept_lines(kept)) or kept.limit.text
+        name, line = f"ablate.keeps.{kept.limit.metric}", " ".join(_kept_lines(kept)) or kept.limit.text
         tags[name] = "; ".join(filter(None, [tags.get(name), line]))
     front = front_table(results).filter(dataset=choice.dataset, trial=row["trial"]).rows(named=True)
     return {**tags, "ablate.verdict": _verdict(results, front[0]) if front else "not on the front"}

@@ -24,7 +24,7 @@ NO_TRIALS = pl.DataFrame(schema={"state": pl.String()})
 
 
 def candidate(number: int, **more: Any) -> dict[str, Any]:
-    row: dict[str, Any] = dict.fromkeys(("reason", "low", "high", "bound", "note", "by"))
+    row: dict[str, Any] = dict.fromkeys(("reason", "low", "high", "bound", "note", "by", "diff"))
     row |= {"candidate": number, "state": "discard", "metric": "val_accuracy", "runs": 1, "gain": -0.01 * number,
             "change": {"config.lr": number}, "cost": {"params": [80, 100]}, "gains": [-0.01 * number], "reign": 1,
             "champion_gain": 0.0, "error_spent": 0.001 * number}  # fmt: skip
