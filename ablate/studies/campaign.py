@@ -175,8 +175,8 @@ class Verdict:
             told = f"not worse by more than {margin}{of.unit} (gain {self._gain()}, {self.runs} runs)"
             return f"KEEP  {saving}{told}. {champion}"
         numbers = f"gain {self._gain()} ({self.runs} runs, p {self.p:.1e}, allowed {self.allowed:.1e})"
-        flatters = "At the keep such gains flatter by about .1 sd; the closing gives the honest one."
-        return f"{'STEP' if self.claim == 'step' else 'KEEP'}  {numbers}. {champion} {flatters}"
+        biased = "Gains at a keep are about .1 sd too high on average; the closing gives an unbiased one."
+        return f"{'STEP' if self.claim == 'step' else 'KEEP'}  {numbers}. {champion} {biased}"
 
     def _discard(self, after: str) -> str:
         of, reason = self.ledger, self.reason

@@ -74,8 +74,8 @@ def course(rows: Sequence[Row], closing: Mapping[str, Any] | None) -> Figure:
     return Figure(
         stem="campaign-course",
         title="Champions and error rate",
-        caption="A step is a candidate that was kept, by its gain at the keep, which flatters; the point with a bar is"
-        " the closing's. The error rate starts again after a keep, unless it holds for the whole campaign.",
+        caption="A step is a candidate that was kept, by its gain at the keep, which is too high on average; the point"
+        " with a bar is the closing's. The error rate starts again after a keep, unless it is for the whole campaign.",
         panels=tuple(
             Figure(stem=f"campaign-{n}", title=title, caption=f"{title}.", spec=finished(chart, height=HEIGHT // 2))
             for n, (title, chart) in drawn.items()

@@ -22,7 +22,8 @@ METHODS = (
     ("Gain", "The mean of the candidate's runs less that of the champion's; more is better. Shares are in points."),
     ("Deciding bound", "The end of the one-sided interval at the candidate's part of the error rate of 5%, which holds"
      " for any number of candidates. In mode explore, keeps are steps, and only the closing is a claim."),
-    ("Gains at a keep", "They flatter, because a candidate was kept for them. The closing gives the honest gain."),
+    ("Gains at a keep", "They are too high on average, because a candidate was kept for them. The closing gives an"
+     " unbiased gain."),
     ("A path", "Candidates are judged one after the other, each against the champion of its moment. For effects of"
      " several parts with equal seeds, use ablate compare."),
 )  # fmt: skip
