@@ -17,7 +17,7 @@ from ablate.base.errors import AblateError, LedgerHeldError, RequestError, did_y
 from ablate.driver.options import RunOptions
 from ablate.driver.requests import ask_campaign, stop
 from ablate.driver.run import search
-from ablate.driver.versions import code_of
+from ablate.driver.versions import code_of, remove_worktrees
 from ablate.ledger.requests import CLOSE, JUDGE
 from ablate.studies.campaign import LedgerCampaign, Verdict, read_campaign
 from ablate.studies.report import rebuild
@@ -92,6 +92,7 @@ def close(name: str, options: RunOptions, console: Console) -> LedgerCampaign:
     if request is not None and (refused := found.verdict_on(request).refused):
         raise RequestError(f"campaign {name!r} is not closed: {refused}")
     rebuild(name, options)
+    remove_worktrees(found, options)
     return found
 
 

@@ -16,7 +16,7 @@ from ablate.core.registry import TRAINABLES
 from ablate.driver.options import RunOptions
 from ablate.functions.git import git_names
 from ablate.functions.versions import Version, refuse_guarded, snapshot
-from ablate.functions.worktrees import checkout
+from ablate.functions.worktrees import checkout, remove
 from ablate.ledger import Ledger, StudyWriter
 from ablate.studies.campaign import LedgerCampaign
 from ablate.study import Study
@@ -48,6 +48,13 @@ def record_code(writer: StudyWriter, ledger: Ledger, study: Study, options: RunO
             raise
         payload = {"without": str(error)}
     writer.note(OPENED, study.labels[0], payload)
+
+
+def remove_worktrees(found: LedgerCampaign, options: RunOptions) -> None:
+    """Remove the worktrees of a campaign that needs none any more; git keeps the versions."""
+    folder = options.home(found.study.name) / VERSIONS
+    for place in sorted(folder.iterdir()) if folder.is_dir() else ():
+        remove(Path(found.campaign.opened["repository"]), place.absolute())
 
 
 def code_of(found: LedgerCampaign, options: RunOptions, revision: str | None) -> dict[str, Any]:

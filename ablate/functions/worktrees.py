@@ -25,7 +25,7 @@ def checkout(version: Version, folder: Path, *, link: Sequence[str] = ()) -> Pat
     """
     place = folder.absolute() / version.tree[:SHORT]
     if not _is_whole(place, version):
-        remove(version, folder)
+        remove(version.repository, place)
         place.parent.mkdir(parents=True, exist_ok=True)
         try:
             git(version.repository, "worktree", "add", "--force", "--detach", str(place), version.revision)
@@ -33,18 +33,17 @@ def checkout(version: Version, folder: Path, *, link: Sequence[str] = ()) -> Pat
             if not (place / version.inside).is_dir():
                 raise RequestError(f"{version.inside}: the version {version.revision[:SHORT]} has no such folder")
         except RequestError:
-            remove(version, folder)
+            remove(version.repository, place)
             raise
     for name in link:
         _link(version, name, place)
     return place
 
 
-def remove(version: Version, folder: Path) -> None:
-    """Remove the worktree of a version, if there is one; what its links lead to stays."""
-    place = folder.absolute() / version.tree[:SHORT]
+def remove(repository: Path, place: Path) -> None:
+    """Remove a worktree of a repository, if there is one; what its links lead to stays."""
     with suppress(GitError):  # git does not know of it
-        git(version.repository, "worktree", "remove", "--force", "--force", str(place))
+        git(repository, "worktree", "remove", "--force", "--force", str(place))
     shutil.rmtree(place, ignore_errors=True)
 
 

@@ -117,7 +117,10 @@ def test_a_planted_gain_is_kept_and_what_changes_nothing_costs_no_run(say: Say) 
     assert say("report", "coded")[0] == 0
     assert kept["diff"] in (here / "runs/coded/report/index.html").read_text()
     assert better[:7] in say("campaign", "list", "coded")[1]
+    assert len(list((here / "runs" / "coded" / "versions").iterdir())) > 1
     assert say("campaign", "close", "coded")[0] == 0
+    assert not list((here / "runs" / "coded" / "versions").iterdir())
+    assert len(git(here, "worktree", "list").splitlines()) == 1
     status = checked("campaign_status", say("campaign", "status", "coded", "--json")[1])
     assert (status["champion"]["revision"], status["closing"]["n"]) == (better, 2)
 

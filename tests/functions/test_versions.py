@@ -108,8 +108,9 @@ def test_no_hook_runs_and_no_variable_of_git_s_counts(
         monkeypatch.setenv(f"GIT_{name}", str(value))
     version = snapshot(repo, name="s")
     assert snapshot(repo, "main", name="s").revision == head
-    assert "new.py" in read(checkout(version, tmp_path / "versions"))
-    remove(version, tmp_path / "versions")
+    place = checkout(version, tmp_path / "versions")
+    assert "new.py" in read(place)
+    remove(repo, place)
     assert not marker.exists()
 
 
@@ -172,7 +173,7 @@ def test_a_worktree_that_was_deleted_or_changed_is_made_again_with_its_links(rep
         assert checkout(version, versions, link=["rows"]) == place
         assert read(place) == FILES
         assert (place / "rows" / "a.csv").read_text() == "1"
-    remove(version, versions)
+    remove(repo, place)
     assert not place.exists()
     assert (repo / "rows" / "a.csv").exists()
     assert str(versions) not in git(repo, "worktree", "list")
