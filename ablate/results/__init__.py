@@ -1,1 +1,1 @@
-"""The results of a study: numbers (`analysis`), and words, tables and figures of them (`report`)."""
+"""The results of a study by subject: numbers, sentences, tables and figures of each; `report` has the pages."""

@@ -18,7 +18,7 @@ ROW_HEIGHT = 20  # pixels of one effect
 
 
 def effect_figures(study: Study, found: pl.DataFrame) -> list[Figure]:
-    """Return the figure of each metric that has effects; `found` is the table of `analysis.effects`."""
+    """Return the figure of each metric that has effects; `found` is the table of `comparison.effects`."""
     drawn = []
     known = found.filter(pl.col("estimate").is_not_null() & pl.col("estimate").is_not_nan())
     for metric in known["metric"].unique(maintain_order=True):
