@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from ablate.base.plain_text import counted
@@ -46,7 +46,7 @@ def choice_tags(results: Results, choice: Choice) -> dict[str, str]:
     return {**tags, "ablate.verdict": _verdict(results, front[0]) if front else "not on the front"}
 
 
-def _verdict(results: Results, row: Mapping[str, Any]) -> str:
+def _verdict(results: Results, row: dict[str, Any]) -> str:
     """Return a network's verdict against the best of its front: `not distinguished: −0.4 (−1.2 to 0.4)`."""
     difference, verdict, _ = compared_cells(results.study, row)
     if verdict == DASH:
