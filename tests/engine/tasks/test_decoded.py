@@ -38,9 +38,16 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def loaded(photos: Path) -> tuple[np.ndarray, int]:
     """Return the training images, and how many files were decoded for them."""
     task = load_task(entry(task="image_folder", path=str(photos), patch=2))
-    with mock.patch.object(image_folder, "_decode", side_effect=image_folder._decode) as decode:
+    decoded: list[Path] = []  # a mock's call_count loses calls of threads that run side by side
+    original = image_folder._decode
+
+    def decode(path: Path, out: np.ndarray) -> str:
+        decoded.append(path)
+        return original(path, out)
+
+    with mock.patch.object(image_folder, "_decode", decode):
         data = task.load(None)
-    return np.asarray(data.train_inputs), decode.call_count
+    return np.asarray(data.train_inputs), len(decoded)
 
 
 @pytest.mark.services
