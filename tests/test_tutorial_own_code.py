@@ -141,6 +141,7 @@ def test_the_page_changes_as_many_lines_as_it_says(tmp_path: Path) -> None:
     found = count_sections(before, (tmp_path / "train.py").read_text())
     assert found["train"] == Count(6, 1)  # `return model` is gone
     assert (found["test"].written, found["rest"].written) == (2, 0)
-    assert "Six lines of `train` change: four for `ablate`, and one for each parameter that is searched." in PAGE.read_text()
+    said = "Six lines of `train` change: four for `ablate`, and one for each parameter that is searched."
+    assert said in PAGE.read_text()
     [study] = [text for _, name, text in blocks() if name == "study.yaml"]
     assert len(study.splitlines()) - 1 == 9
