@@ -109,11 +109,11 @@ def register(found: Stored, picked: Pick, name: str, locations: Locations) -> st
     Its numbers and its verdict are tags. Raises RequestError, CheckpointError and DataError, as the registry does.
     """
     assert isinstance(picked.choice, Choice)
+    assert picked.config is not None
+    key = picked.config.key
     places = continue_from(locations, found.record, begun=False)
-    number = picked.choice.row["trial"]
-    of_set = (trial for trial in found.snapshot.trials if trial.key.dataset == picked.choice.dataset)
     version = model_registry.register(
-        next(trial for trial in of_set if trial.key.number == number),
+        next(trial for trial in found.snapshot.trials if trial.key == key),
         found.record,
         name=name,
         tags=choice_tags(found.results, picked.choice),

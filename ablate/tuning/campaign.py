@@ -117,8 +117,8 @@ class Campaign:
 
     def enter(self, run: TrialProgress) -> None:
         """Add a trial to its arm; those of the closing are in none."""
-        if (number := run.sampler_state.get("trial", {}).get(PLACE)) is not None:
-            self._runs[int(number)][run.config.seeds[0]] = run
+        if (number := _arm_number(run)) is not None:
+            self._runs[number][run.config.seeds[0]] = run
             run.curve = {}
 
     def mark(self, kind: str, payload: Mapping[str, Any]) -> None:
@@ -194,7 +194,7 @@ class Campaign:
 
     def is_over(self, run: TrialProgress) -> bool:
         """Return whether a run's arm needs it no longer."""
-        number = run.sampler_state.get("trial", {}).get(PLACE)
+        number = _arm_number(run)
         return number is not None and self.find(number).state in ("discard", "undecided", "superseded")
 
     def is_behind(self, run: TrialProgress, epoch: int, means: Mapping[str, float]) -> bool:
@@ -203,14 +203,16 @@ class Campaign:
         It is looked at in the first report from there on, beside the runs of the reference that were known at the
         submission (`is_far_behind`). A loss that the rule allows is added first.
         """
-        number = run.sampler_state.get("trial", {}).get(PLACE)
+        number = _arm_number(run)
         arm = None if number is None else self.find(number)
         if arm is None or arm.reference is None or arm.runs.get(arm.seed(0)) is not run or arm.known < CURVES:
             return False
         before, most = max((e for e in run.curve or () if e < epoch), default=0), run.config.epochs
         limits = [limit for part, limit in EARLY if 3 * before < part * most <= 3 * epoch]
+        if not self.asked.early or not limits or epoch >= most:
+            return False
         known = [each.curve or {} for each in arm.reference.ended(arm.reference.skipped)[: arm.known]]
-        if not self.asked.early or not limits or epoch >= most or not all(epoch in each for each in known):
+        if not all(epoch in each for each in known):
             return False
         values = [curve[epoch].get(self.quality.metric, math.nan) for curve in known]
         own = -signed(self.quality, means.get(self.quality.metric, math.nan)) + max(self._shift(arm), 0.0)
@@ -332,6 +334,12 @@ class Campaign:
         self.reference, arm.skipped = arm, n if self.asked.reference == "fresh" else 0
         if self.asked.error == "each":
             self.k = 0
+
+
+def _arm_number(run: TrialProgress) -> int | None:
+    """Return the number of a run's arm; None for a run of the closing."""
+    number = run.sampler_state.get("trial", {}).get(PLACE)
+    return None if number is None else int(number)
 
 
 def _event(arm: Arm, found: Mapping[str, Any]) -> dict[str, Any]:
