@@ -60,6 +60,10 @@ Scale = Annotated[
 Only = Annotated[
     list[str] | None, typer.Option("--dataset", help="Run this data set only; give it again for more. (default: all)")
 ]
+Variants = Annotated[
+    list[str] | None,
+    typer.Option("--variant", help="Train this variant only; give it again for more, in this order. (default: all)"),
+]
 TrialNumber = Annotated[
     int | None, typer.Option("--trial", min=0, help="Number of the trial. (default: the best by the first objective)")
 ]

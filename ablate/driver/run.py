@@ -77,13 +77,14 @@ def search(
     *,
     scale: float | None = None,
     only: Sequence[str] | None = None,
+    variants: Sequence[str] | None = None,
     deterministic: bool = False,
     text: str | None = None,
     tell: Tell | None = None,
 ) -> FinishedStudy:
     """Create or resume the study in `file`, and run it to its confirmed front and report.
 
-    `scale`, `only` and `deterministic` become part of the study (docs/compare.md, docs/searching.md). If `text` is
+    `scale`, `only`, `variants` and `deterministic` become part of the study (docs/compare.md, docs/searching.md). If `text` is
     given, it is the study, and `file` is only its name in messages. `tell` gets the events of `follow`.
 
     Raises RequestError before anything is started, also while this process runs another study, LedgerError if the lease
@@ -91,7 +92,7 @@ def search(
     interrupted (the same command continues the study).
     """
     if text is None:
-        study, text = read_study(file, scale=scale, only=only, deterministic=deterministic)
+        study, text = read_study(file, scale=scale, only=only, variants=variants, deterministic=deterministic)
     else:
         study = parse_study(text, str(file))
     # The processes that end have looked at the code; with --executor local they train too.

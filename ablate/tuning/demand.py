@@ -32,6 +32,7 @@ def _most_new(study: Study, subsearch: DatasetSearch) -> int:
     limits = [study.budget.trials]
     if study.compare is not None:
         limits.append(len(study.design(subsearch.dataset)))
+        begun = [trial for trial in begun if study.trains(trial.config.variant)]
     elif (distinct := study.space_for(subsearch.dataset).cardinality()) is not None:
         limits.append(distinct)
     new = min(limits) - len(begun)

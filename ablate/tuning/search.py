@@ -324,7 +324,9 @@ class Search(SearchStages):
                 self._writer.add_trials([new], event)
                 self._requests.done(subsearch, event)
                 return subsearch.add(new)
-            self._note(subsearch, EXHAUSTED, search_trials=len(subsearch.search_trials()))
+            asked = self.study.only_variants
+            among = {} if asked is None else {"variants": list(asked)}
+            self._note(subsearch, EXHAUSTED, search_trials=len(subsearch.search_trials()), **among)
 
     def _turn(self, subsearch: DatasetSearch) -> tuple[bool, int]:
         """Return what orders the data sets: a user's configuration first, then the fewest search and tuning trials."""

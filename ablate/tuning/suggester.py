@@ -54,7 +54,8 @@ class Suggester:
     facts: Callable[[], DatasetFacts]
     _seen: set[str] = field(default_factory=set)
     _refused: dict[str, _Refusal] = field(default_factory=dict)
-    _designed: Sequence[Mapping[str, Any]] | None = None
+    _begun: set[str] = field(default_factory=set)
+    _designed: Mapping[str, Mapping[str, Any]] | None = None
 
     @cached_property
     def dimensions(self) -> SearchSpace:
@@ -95,8 +96,8 @@ class Suggester:
 
     def _design(self) -> Sequence[Mapping[str, Any]]:
         if self._designed is None:
-            self._designed = self.study.design(self.dataset)
-        return self._designed
+            self._designed = {_key(parameters): parameters for parameters in self.study.design(self.dataset)}
+        return [parameters for key, parameters in self._designed.items() if key not in self._begun]
 
     def put(self, trial: TrialProgress, *, as_running: bool = False) -> None:
         """Add or update a trial for the sampler; `as_running` shows it as RUNNING whatever its state."""
@@ -105,6 +106,7 @@ class Suggester:
         self.history.put(told, None if known else trial.sampler_state.get("study"))
         if not known:
             self._seen.add(self._configuration(trial.config.variant, trial.config.settings))
+            self._begun.add(_key(trial.config.parameters))
 
     def check(self) -> None:
         """Raise RequestError if the study's sampler, its options or its twins cannot work on this space."""
@@ -310,3 +312,7 @@ def _to_suggestion(trial: optuna.Trial, name: str, distribution: optuna.distribu
         )
     assert isinstance(distribution, optuna.distributions.FloatDistribution)
     return trial.suggest_float(name, distribution.low, distribution.high, log=distribution.log)
+
+
+def _key(parameters: Mapping[str, Any]) -> str:
+    return json.dumps(parameters, sort_keys=True)
