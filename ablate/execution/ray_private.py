@@ -16,6 +16,8 @@
   constant, and does not notice that it has ended.
 - `services.start_api_server`, `utils.get_dashboard_dependency_error`: with `include_dashboard=False` too, Ray starts a
   server of the dashboard, waits for it, and imports its libraries here. Without both it starts in 3 s instead of 7.5.
+- `services.ConsolePopen`: starts Ray's processes in the process group of the driver. A signal to the group, as `timeout`
+  sends it, would end them before trials have paused.
 - `Node.start_monitor`, `Node.start_log_monitor`: processes for an autoscaler, which a Ray of one machine lacks, and for
   printing workers' output here (`log_to_driver=False`). Their start takes .8 s of CPU time.
 - `worker._global_node`: `all_processes`, `dead_processes` and `kill_all_processes` of a Ray that this process started;
@@ -41,6 +43,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -251,11 +254,12 @@ def _on_loopback() -> Any:
 
 @contextmanager
 def _only_what_is_needed() -> Iterator[None]:
-    """Start Ray as if the libraries of its dashboard were not installed, without its server, and without monitors."""
+    """Start Ray as if its dashboard's libraries were not installed, without monitors, outside our process group."""
     missing = ImportError("ablate starts Ray without its dashboard")
     with (
         _replaced(services, start_api_server=lambda *_, **__: (None, None)),
         _replaced(utils, get_dashboard_dependency_error=lambda: missing),
+        _replaced(services, ConsolePopen=partial(services.ConsolePopen, process_group=0)),
         _replaced(Node, start_monitor=lambda _: None, start_log_monitor=lambda _: None),
     ):
         yield

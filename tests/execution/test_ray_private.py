@@ -98,12 +98,14 @@ def test_ray_starts_its_raylet_through_the_functions_that_are_replaced() -> None
 
 
 STARTED = """
-import sys
+import os, sys
 import ray
 from ablate.execution.own_ray import own_ray
 with own_ray(lambda: None):
     double = ray.remote(lambda number: 2 * number)
     print(ray.get(double.remote(21)), *ray._private.worker._global_node.all_processes)
+    begun = [each for kind in ray._private.worker._global_node.all_processes.values() for each in kind]
+    print(sum(os.getpgid(each.process.pid) == os.getpgrp() for each in begun))
 print("ray.dashboard.optional_deps" in sys.modules)
 """
 
@@ -111,10 +113,11 @@ print("ray.dashboard.optional_deps" in sys.modules)
 @pytest.mark.services
 def test_a_ray_that_is_started_here_works_without_dashboard_and_monitors() -> None:
     done = subprocess.run([sys.executable, "-c", STARTED], capture_output=True, text=True, check=True)
-    first, imported = done.stdout.splitlines()
+    first, in_our_group, imported = done.stdout.splitlines()
     answer, *processes = first.split()
     assert answer == "42"
     assert set(processes) == {"gcs_server", "raylet"}
+    assert in_our_group == "0", "a signal to the group of the driver would end Ray before trials have paused"
     assert imported == "False"
 
 

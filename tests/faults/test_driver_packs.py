@@ -7,6 +7,7 @@ import random
 import signal
 import time
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -275,11 +276,11 @@ def test_on_ray_a_trial_whose_process_always_dies_takes_no_other_with_it(tmp_pat
 
 
 @pytest.mark.slow
-def test_on_ray_a_signal_pauses_every_pack(tmp_path: Path, alone: StudyRun) -> None:
-    run = study(tmp_path, pace=0.2, ray=True)
-    first = search(run, *PACK)
+def test_on_ray_a_signal_to_the_whole_process_group_pauses_every_pack(tmp_path: Path, alone: StudyRun) -> None:
+    run = replace(study(tmp_path, pace=0.2, ray=True), module="support.faults.packed")
+    first = run.search(*PACK, fresh=True)
     first.until(lambda: len(run.steps_by_trial()) == TRIALS and min(run.steps_by_trial().values()) > STEPS + 2)
-    first.signal(signal.SIGTERM)
+    os.killpg(first.pid, signal.SIGTERM)  # as `timeout` does
     assert first.wait() == 75, first.output
     assert {str(trial.state) for trial in run.trials()} == {"WAITING"}
     finish(study(tmp_path), *PACK)  # and on the other executor at that
