@@ -1,6 +1,6 @@
 """The GPU check: what a machine with a GPU, torch and numpy can tell about training on it, within eight minutes.
 
-    bash benchmarks/gpu.sh OUT                        # device.csv, tests.csv, trials.csv and table2.csv in OUT
+    bash benchmarks/gpu.sh OUT                        # device.csv, tests.csv and trials.csv in OUT
     bash benchmarks/gpu.sh OUT --device cpu --small   # everything in miniature, to see that it runs
 
 Needs pydantic, safetensors and PyYAML beside torch and numpy, and pytest for the tests. Each part runs as a process
@@ -23,7 +23,7 @@ from pathlib import Path
 
 from record import append_csv
 
-LIMITS = {"device": 40, "tests": 110, "trials": 210, "table2": 110}  # seconds
+LIMITS = {"device": 40, "tests": 90, "trials": 340}  # seconds
 NO_GPU = 3  # exit status of the part `device`
 
 
@@ -34,7 +34,6 @@ def main() -> None:
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--small", action="store_true", help="everything in miniature")
     parser.add_argument("--commit", help="what to write as the commit, where there is no git")
-    parser.add_argument("--row", default="unchanged", help="row of Table 2")
     parser.add_argument("--parts", nargs="+", choices=list(LIMITS), default=list(LIMITS))
     parser.add_argument("--in-process", choices=list(LIMITS), help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -101,7 +100,7 @@ def run_here(part: str, given: argparse.Namespace) -> None:
         sys.exit(NO_GPU)
     from gpu_setup import Asked, measure_device
 
-    names = ("out", "device", "small", "commit", "row")
+    names = ("out", "device", "small", "commit")
     asked = Asked(**{name: getattr(given, name) for name in names})
     if part == "device":
         measure_device(asked)
@@ -109,14 +108,10 @@ def run_here(part: str, given: argparse.Namespace) -> None:
         from gpu_tests import run_tests
 
         run_tests(asked)
-    elif part == "trials":
+    else:
         from gpu_trials import measure_trials
 
         measure_trials(asked)
-    else:
-        from gpu_table2 import measure_row
-
-        measure_row(asked)
 
 
 if __name__ == "__main__":

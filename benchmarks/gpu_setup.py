@@ -29,7 +29,6 @@ class Asked:
     device: str
     small: bool
     commit: str | None
-    row: str
 
 
 class Table:

@@ -16,7 +16,6 @@ REPOSITORY = Path(__file__).parents[3]
 sys.path.insert(0, str(REPOSITORY / "benchmarks"))
 
 import gpu  # noqa: E402
-from gpu_table2 import published_values  # noqa: E402
 from gpu_traffic import Traffic  # noqa: E402
 from gpu_trials import Sizes  # noqa: E402
 
@@ -53,9 +52,7 @@ def test_the_miniature_measures_everything_without_what_a_search_needs(tmp_path:
     assert all(row["problem"] == "" and row["commit"] == "abc" for found in every.values() for row in found)
     assert all(float(row["value"]) > 0 for row in every["device"])
     assert {row["outcome"] for row in every["tests"]} == {"passed", "skipped"}
-    assert {row["data"] for part in ("trials", "table2") for row in every[part]} == {"made up in the shape of MNIST"}
-    assert {row["metric"] for row in every["table2"]} >= {"val_accuracy", "train_loss"}
-    assert all(row["published_after_500_epochs"] == "" for row in every["table2"])
+    assert {row["data"] for row in every["trials"]} == {"made up in the shape of MNIST"}
     check_trials(every["trials"])
 
 
@@ -83,18 +80,17 @@ def check_trials(found: list[dict[str, str]]) -> None:
 
 @pytest.mark.services
 def test_a_part_that_fails_says_so_in_its_file_and_the_others_run(tmp_path: Path) -> None:
-    done = checked(tmp_path, "--device", "cpu", "--small", "--parts", "table2", "--row", "none such")
+    done = checked(tmp_path, "--device", "cpu", "--small", "--parts", "tests", without=("pytest",))
     assert done.returncode == 1
     assert rows(tmp_path, "device")[-1]["problem"] == ""
-    problem = rows(tmp_path, "table2")[-1]["problem"]
-    assert problem.startswith("--row 'none such': the table has 'unchanged', ")
+    assert "pytest" in rows(tmp_path, "tests")[-1]["problem"]
 
 
 @pytest.mark.services
 def test_a_missing_package_is_named_in_every_file(tmp_path: Path) -> None:
-    done = checked(tmp_path, "--device", "cpu", "--small", "--parts", "table2", without=("pydantic",))
+    done = checked(tmp_path, "--device", "cpu", "--small", "--parts", "trials", without=("pydantic",))
     assert done.returncode == 1
-    for part in ("device", "table2"):
+    for part in ("device", "trials"):
         assert "pydantic" in rows(tmp_path, part)[-1]["problem"]
 
 
@@ -141,8 +137,3 @@ def test_traffic_counts_what_operations_read_and_write() -> None:
     assert moved(lambda: a @ b.mT) == 2 * whole + 4 * 4 * 4
     assert moved(lambda: a.view(8, 4).mT[:2]) == 0
     assert moved(lambda: torch.empty(100)) == 0
-
-
-def test_the_row_is_compared_with_what_the_paper_prints() -> None:
-    assert published_values("no MLP, Wqk, no Wv Wo")["val_accuracy"] == 0.9532
-    assert published_values("unchanged")["train_loss"] == 0.0067

@@ -18,8 +18,10 @@ from typing import Any, cast
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ablate.core.trial import TrialConfig
+from ablate.engine.models.layers import affine
 from ablate.engine.training import train
 from ablate.engine.training.pack_size import measure_pack
 from support import small_training, text_cases
@@ -97,6 +99,52 @@ def test_gradients_and_recorded_operations_are_those_of_the_cpu() -> None:
         graph.replay()
         assert isinstance(found, GpuTensor)
         assert torch.equal(found.cpu(), wanted)
+
+
+class _Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes, for each product of a batch of matrices, how many there are and over how many numbers each sums."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[tuple[int, int]] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.bmm.default:
+            self.seen.add((len(args[0]), args[0].shape[2]))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    ("replicas", "tokens", "sums", "with_bias"),
+    [
+        (3, 1024, (12, 256), True),  # 3 sums of 1,024 tokens would occupy three multiprocessors
+        (3, 1030, (6, 515), False),
+        (3, 255, (3, 255), True),
+        (1, 1024, (1, 1024), True),  # cuBLAS cuts a single product itself
+        (64, 1024, (64, 1024), True),
+    ],
+)
+def test_the_sums_of_a_weights_gradient_are_cut_where_there_are_few(
+    replicas: int, tokens: int, sums: tuple[int, int], with_bias: bool
+) -> None:
+    x, weight, bias = (torch.randn(replicas, *size) for size in ((1, tokens, 5), (5, 4), (4,)))
+    leaves = [x.double(), weight.double(), *([bias.double()] if with_bias else [])]
+    for leaf in leaves:
+        leaf.requires_grad_()
+    wanted = leaves[0] @ leaves[1][:, None] + (leaves[2][:, None, None] if with_bias else 0.0)
+    gradients = torch.autograd.grad(wanted.square().sum(), leaves)
+    with pretended_gpu():
+        there = [leaf.detach().float().to("cuda").requires_grad_() for leaf in leaves]
+        with _Products() as products:
+            found = affine(*there)
+            own = torch.autograd.grad(found.square().sum(), there)
+        assert sums in products.seen
+        with torch.no_grad(), _Products() as products:
+            affine(*there)
+        assert products.seen == {(replicas, 5)}, "without a gradient nothing is cut"
+        pairs = [(found, wanted), *zip(own, gradients, strict=True)]
+        for mine, exact in pairs:
+            torch.testing.assert_close(mine.detach().cpu().double(), exact.detach(), rtol=1e-4, atol=1e-4)
 
 
 def here(test: Callable[..., None]) -> Any:
