@@ -82,7 +82,9 @@ def test_a_plan_counts_the_rows_that_are_asked_for(file: Path, capfd: pytest.Cap
         (TABLE, "non", "only_variants = 'non': this name is not known here. Did you mean 'none'?"),
         (TINY, "none", "only_variants = 'none': this name is not known here."),
         (
-            TABLE.replace("training: {", "tune: {trials: 2, training: {learning_rate: {float: [1e-3, 1e-2]}}}\ntraining: {"),
+            TABLE.replace(
+                "training: {", "tune: {trials: 2, training: {learning_rate: {float: [1e-3, 1e-2]}}}\ntraining: {"
+            ),
             "none",
             "only_variants: a search or a tuned comparison trains all of its variants: leave --variant out",
         ),
