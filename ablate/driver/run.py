@@ -84,8 +84,8 @@ def search(
 ) -> FinishedStudy:
     """Create or resume the study in `file`, and run it to its confirmed front and report.
 
-    `scale`, `only`, `variants` and `deterministic` become part of the study (docs/compare.md, docs/searching.md). If `text` is
-    given, it is the study, and `file` is only its name in messages. `tell` gets the events of `follow`.
+    `scale`, `only`, `variants` and `deterministic` become part of the study (docs/compare.md, docs/searching.md). If
+    `text` is given, it is the study, and `file` is only its name in messages. `tell` gets the events of `follow`.
 
     Raises RequestError before anything is started, also while this process runs another study, LedgerError if the lease
     cannot be acquired, StudyFailedError if no trial completed, and KeyboardInterrupt with the signal if it was

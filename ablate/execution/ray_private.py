@@ -16,8 +16,8 @@
   constant, and does not notice that it has ended.
 - `services.start_api_server`, `utils.get_dashboard_dependency_error`: with `include_dashboard=False` too, Ray starts a
   server of the dashboard, waits for it, and imports its libraries here. Without both it starts in 3 s instead of 7.5.
-- `services.ConsolePopen`: starts Ray's processes in the process group of the driver. A signal to the group, as `timeout`
-  sends it, would end them before trials have paused.
+- `services.ConsolePopen`: starts Ray's processes in the process group of the driver. A signal to the group, as
+  `timeout` sends it, would end them before trials have paused.
 - `Node.start_monitor`, `Node.start_log_monitor`: processes for an autoscaler, which a Ray of one machine lacks, and for
   printing workers' output here (`log_to_driver=False`). Their start takes .8 s of CPU time.
 - `worker._global_node`: `all_processes`, `dead_processes` and `kill_all_processes` of a Ray that this process started;
