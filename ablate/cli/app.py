@@ -67,7 +67,6 @@ def plan(
     ] = "table",
     scale: options.Scale = None,
     only: options.Only = None,
-    variants: options.Variants = None,
     data_dir: options.DataDir = None,
     measure_time: Annotated[
         bool, typer.Option("--time/--no-time", help="Time a few training steps, to estimate how long the study takes.")
@@ -84,7 +83,7 @@ def plan(
     from ablate.results.trials.tables import csv_text
     from ablate.study import load_study
 
-    study = load_study(file, scale=scale, only=only, variants=variants)
+    study = load_study(file, scale=scale, only=only)
     earlier = None if from_study is None else read_earlier(from_study, study, asked)
     with errors.status("Sizing every architecture and timing a few steps"):
         made = make_plan(
@@ -109,13 +108,12 @@ def search(
 
 
 @app.command(epilog="Example: ablate compare search_spaces/papers/kv_attention_table2.yaml --scale 0.02")
-@options.gather(*options.RUN, "extend")
+@options.gather(*options.RUN, "extend", "variants")
 @print_events
 def compare(
     file: options.StudyFile,
     scale: options.Scale = None,
     only: options.Only = None,
-    variants: options.Variants = None,
     *,
     asked: RunOptions,
     as_json: options.EventsAsJson = False,
@@ -125,9 +123,9 @@ def compare(
 
     if not file.is_file():
         _refuse_name(str(file), asked)
-    if load_study(file, scale=scale, only=only, variants=variants).compare is None:
+    if load_study(file, scale=scale, only=only).compare is None:
         raise RequestError(f"{file} has no `compare:` section, which names the baseline. To search it: ablate search")
-    return _drive(file, asked, scale=scale, only=only, variants=variants, as_json=as_json)
+    return _drive(file, asked, scale=scale, only=only, as_json=as_json)
 
 
 @app.command(epilog="Example: ablate wrap 'python train.py --lr {lr}' lr=1e-4:1e-2:log --metric 'val_acc={number}'")
@@ -253,7 +251,6 @@ def _drive(
     *,
     scale: float | None = None,
     only: list[str] | None = None,
-    variants: list[str] | None = None,
     deterministic: bool = False,
     text: str | None = None,
     as_json: bool = False,
@@ -268,7 +265,7 @@ def _drive(
         from ablate.driver.run import search as run
 
         outcome = run(
-            file, asked, screen, scale=scale, only=only, variants=variants, deterministic=deterministic, text=text,
+            file, asked, screen, scale=scale, only=only, deterministic=deterministic, text=text,
             tell=print_event if as_json else None,
         )  # fmt: skip
     if outcome.study.campaign is not None:

@@ -60,10 +60,6 @@ Scale = Annotated[
 Only = Annotated[
     list[str] | None, typer.Option("--dataset", help="Run this data set only; give it again for more. (default: all)")
 ]
-Variants = Annotated[
-    list[str] | None,
-    typer.Option("--variant", help="Train this variant only; give it again for more, in this order. (default: all)"),
-]
 TrialNumber = Annotated[
     int | None, typer.Option("--trial", min=0, help="Number of the trial. (default: the best by the first objective)")
 ]
@@ -180,6 +176,12 @@ GATHERED: dict[str, Any] = {  # by the name of a field of RunOptions, in the ord
             "--extend", help="Continue with the larger budget, or the further replicates, that the file now has."
         ),
     ],
+    "variants": Annotated[
+        list[str] | None,
+        typer.Option(
+            "--variant", help="Train this variant only; give it again for more, in this order. (default: all)"
+        ),
+    ],
     "from_study": Annotated[
         str | None,
         typer.Option(
@@ -229,7 +231,7 @@ GATHERED: dict[str, Any] = {  # by the name of a field of RunOptions, in the ord
     ],
 }
 PLACES = ("runs_dir", "data_dir", "storage", "store")
-RUN = tuple(name for name in GATHERED if name not in ("deterministic", "extend", "from_study"))
+RUN = tuple(name for name in GATHERED if name not in ("deterministic", "extend", "variants", "from_study"))
 
 
 def gather(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

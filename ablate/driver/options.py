@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Literal
 from ablate.studies.locations import Locations
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ablate.core.trainable import PackSize
 
 METRICS_HOST = "127.0.0.1"  # this machine only, because the metrics need no password
@@ -34,3 +36,4 @@ class RunOptions(Locations):
     code_changed: bool = False
     keep_going: bool = False
     from_study: str | None = None
+    variants: Sequence[str] | None = None

@@ -33,7 +33,7 @@ from ablate.driver import warm_start
 from ablate.driver.alone import only_study
 from ablate.driver.cautions import cautions
 from ablate.driver.code import trainable_of
-from ablate.driver.compared_plan import note_plan
+from ablate.driver.compared_plan import note_plan, require_variants
 from ablate.driver.data_checks import check_data
 from ablate.driver.events import Tell, follow
 from ablate.driver.executors import check_resources, import_ahead, make_executor
@@ -77,22 +77,21 @@ def search(
     *,
     scale: float | None = None,
     only: Sequence[str] | None = None,
-    variants: Sequence[str] | None = None,
     deterministic: bool = False,
     text: str | None = None,
     tell: Tell | None = None,
 ) -> FinishedStudy:
     """Create or resume the study in `file`, and run it to its confirmed front and report.
 
-    `scale`, `only`, `variants` and `deterministic` become part of the study (docs/compare.md, docs/searching.md). If
-    `text` is given, it is the study, and `file` is only its name in messages. `tell` gets the events of `follow`.
+    `scale`, `only` and `deterministic` become part of the study (docs/compare.md, docs/searching.md). If `text` is
+    given, it is the study, and `file` is only its name in messages. `tell` gets the events of `follow`.
 
     Raises RequestError before anything is started, also while this process runs another study, LedgerError if the lease
     cannot be acquired, StudyFailedError if no trial completed, and KeyboardInterrupt with the signal if it was
     interrupted (the same command continues the study).
     """
     if text is None:
-        study, text = read_study(file, scale=scale, only=only, variants=variants, deterministic=deterministic)
+        study, text = read_study(file, scale=scale, only=only, deterministic=deterministic)
     else:
         study = parse_study(text, str(file))
     # The processes that end have looked at the code; with --executor local they train too.
@@ -135,6 +134,7 @@ def _search(study: Study, text: str, options: RunOptions, console: Console, tell
                 prepare=checkouts(ledger, study, options),
                 keep_going=options.keep_going,
                 gpus_per_trial=options.gpus_per_trial,
+                only=options.variants or (),
             )
             count = partial(note_size_shares, writer, ledger, study, trainable=trainable, facts=facts, say=say)
             report, unshown = _run(engine, executor, ledger, writer, options, console, count, tell)
@@ -147,7 +147,7 @@ def _search(study: Study, text: str, options: RunOptions, console: Console, tell
         for line in unshown:
             _say(console, line)
         _refuse_empty(ledger, study)
-        _refuse_failed_rows(study, snapshot, report)
+        _refuse_failed_rows(study, snapshot, report, only=options.variants)
     return FinishedStudy(study=study, home=home, report=report)
 
 
@@ -165,6 +165,7 @@ def _check_first(study: Study, options: RunOptions) -> dict[str, DatasetFacts]:
     with _code_explained(options.home(study.name)):
         facts = check_data(study, options.data_dir)
     trainable = trainable_of(study)
+    require_variants(study, options.variants or ())
     require_searchable(study, measure=trainable.measure, facts_of=facts.__getitem__)
     refuse_impossible_parts(study, trainable, facts)
     if options.pack != 1:
@@ -337,18 +338,19 @@ def _refuse_empty(ledger: Ledger, study: Study) -> None:
     raise StudyFailedError(f"study {study.name!r}: none of its {len(trials)} trials completed.{reason}")
 
 
-def _refuse_failed_rows(study: Study, snapshot: Snapshot, report: Path) -> None:
+def _refuse_failed_rows(study: Study, snapshot: Snapshot, report: Path, *, only: Sequence[str] | None) -> None:
     """Raise StudyFailedError if a row of a comparison failed, or lacks seeds; one that diverged is a result."""
     if study.compare is None:
         return
     diverged = {each.key for each in snapshot.reports if each.diverged}
-    rows = [trial for trial in snapshot.trials if trial.config.stage != "tune"]
+    rows = [t for t in snapshot.trials if t.config.stage != "tune" and (only is None or t.config.variant in only)]
     failed = [trial for trial in rows if trial.state is TrialState.FAIL and trial.key not in diverged]
     planned = {str(parameters[VARIANT]) for label in study.labels for parameters in study.design(label)}
     lacks: Counter[str] = Counter()  # seeds of tuned rows without a winner
     for config in (trial.config for trial in rows if trial.config.stage == "search" and study.tune is not None):
         lacks[str(config.variant)] += study.replicates * (config.source is None) - len(config.seeds)
-    untrained = (planned - {str(t.config.variant) for t in rows}) | (+lacks).keys()
+    asked = planned if only is None else planned & {*only}
+    untrained = (asked - {str(t.config.variant) for t in rows}) | (+lacks).keys()
     lacking = sorted({str(t.config.variant) for t in failed} | untrained)
     if lacking:
         said = f" The last one said: {failed[-1].error}" if failed else ""

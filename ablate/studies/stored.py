@@ -163,8 +163,7 @@ def _place(study: Study, trials: pl.DataFrame, number: int | None, dataset: str 
 
 
 def cover_datasets(study: Study, trials: Iterable[TrialRecord]) -> Study:
-    """Return the study with all variants, and every data set that has trials, also of earlier drivers."""
-    study = study.model_copy(update={"only_variants": None})
+    """Return the study with every data set that has trials, including those of earlier drivers outside `only`."""
     if study.only is None:
         return study
     there = {*study.labels, *(trial.key.dataset for trial in trials)}

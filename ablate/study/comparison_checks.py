@@ -18,15 +18,10 @@ from ablate.study.tuning_seeds import tuning_seeds
 
 
 def comparison_faults(study: Study) -> Iterator[Fault]:
-    """Yield the faults of `compare`, `parts`, `tune`, `settings`, `only` and `only_variants`."""
+    """Yield the faults of `compare`, `parts`, `tune`, `settings` and `only`."""
     yield from _unknown_names(
         "only", study.only or (), [*study.datasets, *(study.compare.columns if study.compare else ())]
     )
-    if study.only_variants is not None:
-        yield from _unknown_names("only_variants", study.only_variants, [row.name for row in study.rows])
-        if study.compare is None or study.tune is not None:
-            rule = "a search or a tuned comparison trains all of its variants: leave --variant out"
-            yield Fault(path="only_variants", value=None, rule=rule)
     for index, row in enumerate(study.settings):
         yield from _unknown_names(f"settings.{index}.datasets", row.datasets, study.datasets)
     if study.parts and study.variants:

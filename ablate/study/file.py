@@ -50,36 +50,26 @@ _DEEPEST = 100  # maximum number of dots in a path that are examined
 
 
 def load_study(
-    path: Path,
-    *,
-    scale: float | None = None,
-    only: Sequence[str] | None = None,
-    variants: Sequence[str] | None = None,
-    deterministic: bool = False,
+    path: Path, *, scale: float | None = None, only: Sequence[str] | None = None, deterministic: bool = False
 ) -> Study:
     """Return the study in `path`; raise StudyFileError listing every fault with line, path, value and rule."""
-    return read_study(path, scale=scale, only=only, variants=variants, deterministic=deterministic)[0]
+    return read_study(path, scale=scale, only=only, deterministic=deterministic)[0]
 
 
 def read_study(
-    path: Path,
-    *,
-    scale: float | None = None,
-    only: Sequence[str] | None = None,
-    variants: Sequence[str] | None = None,
-    deterministic: bool = False,
+    path: Path, *, scale: float | None = None, only: Sequence[str] | None = None, deterministic: bool = False
 ) -> tuple[Study, str]:
     """Return the study in `path`, changed by the options of the command line, and the text that describes it.
 
     The text is that of the file. If an option changes the study, the text is the settings of the file and the option
-    as YAML. Raises StudyFileError if the file has faults or says itself what an option says; its own `deterministic`
-    is kept.
+    as YAML. Raises StudyFileError if the file has faults or has its own `scale` or `only`; its own `deterministic` is
+    kept.
     """
     text = read_text(path)
     data, lines = read_yaml(text, str(path))
     study = _shaped(data, lines, str(path))
-    lists = {key: list(names) for key, names in (("only", only), ("only_variants", variants)) if names is not None}
-    options: dict[str, Any] = lists if scale is None else {"scale": scale, **lists}
+    asked = {"scale": scale, "only": None if only is None else list(only)}
+    options: dict[str, Any] = {key: value for key, value in asked.items() if value is not None}
     for key in options.keys() & data.keys():
         refuse(str(path), f"says `{key}:` itself; leave the option out, or take the key out of the file")
     if deterministic and "deterministic" not in data:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import cache, cached_property
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -111,8 +111,6 @@ class Study(Sectioned):
     """Reduce epochs, data and the averaged grid to this share. Every number is then marked as scaled."""
     only: tuple[str, ...] | None = None
     """Run these data sets only."""
-    only_variants: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
-    """Train these variants of a comparison only, in this order."""
 
     @model_validator(mode="wrap")
     @classmethod
@@ -328,8 +326,7 @@ class Study(Sectioned):
     def design(self, dataset: str) -> tuple[dict[str, Any], ...]:
         """Return the parameters of every trial of a finite space, all variants of one configuration together.
 
-        A scaled study keeps an evenly chosen share of the configurations, and `only_variants` keeps these variants in
-        their order. Raises ValueError for an infinite space.
+        A scaled study keeps an evenly chosen share of the configurations. Raises ValueError for an infinite space.
         """
         by_configuration: dict[str, list[dict[str, Any]]] = {}
         for parameters in self.space_for(dataset).grid():
@@ -337,18 +334,7 @@ class Study(Sectioned):
             by_configuration.setdefault(json.dumps(others), []).append(parameters)
         found = list(by_configuration.values())
         kept = max(round(self.scale * len(found)), 1)
-        return tuple(parameters for i in range(kept) for parameters in self._asked(found[i * len(found) // kept]))
-
-    def _asked(self, variants: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
-        """Return the variants of a configuration that are trained, in order."""
-        if self.only_variants is None:
-            return variants
-        by_name = {parameters[VARIANT]: parameters for parameters in variants}
-        return [by_name[name] for name in dict.fromkeys(self.only_variants) if name in by_name]
-
-    def trains(self, variant: str | None) -> bool:
-        """Return whether trials of a variant are asked for."""
-        return self.only_variants is None or variant in self.only_variants
+        return tuple(parameters for i in range(kept) for parameters in found[i * len(found) // kept])
 
     def fingerprint(self) -> str:
         """Return a hash of all that makes trials comparable: everything but budget, confirmation and comparison.
@@ -356,7 +342,7 @@ class Study(Sectioned):
         The seeds of a comparison are excluded too, because its cells are paired by seed and more may follow. Settings
         that the file omits are not part of the hash, so that the default of a new setting changes no fingerprint.
         """
-        others: dict[str, Any] = dict.fromkeys(("budget", "confirm", "compare", "only", "only_variants", "unit"), True)
+        others: dict[str, Any] = dict.fromkeys(("budget", "confirm", "compare", "only", "unit"), True)
         if self.compare is not None:  # what makes its rows is added below
             others |= {"replicates": True, "tune": {"replicates"}}
         comparable = self.model_dump(mode="json", exclude=others, exclude_unset=True)

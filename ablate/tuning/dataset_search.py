@@ -48,9 +48,16 @@ class DatasetSearch(RecordedSearch):
     _told: int = 0  # number of search trials whose result the sampler of a deterministic study has received
 
     @staticmethod
-    def of(study: Study, dataset: str, *, measure: Measure, facts_of: Callable[[str], DatasetFacts]) -> DatasetSearch:
+    def of(
+        study: Study,
+        dataset: str,
+        *,
+        measure: Measure,
+        facts_of: Callable[[str], DatasetFacts],
+        only: Sequence[str] = (),
+    ) -> DatasetSearch:
         """Return an empty search; raise RequestError if the sampler or scheduler does not suit the study."""
-        suggester = Suggester(study=study, dataset=dataset, measure=measure, facts=lambda: facts_of(dataset))
+        suggester = Suggester(study=study, dataset=dataset, measure=measure, facts=lambda: facts_of(dataset), only=only)
         suggester.check()
         tuning = RowTuning(study=study, dataset=dataset, suggester=suggester) if study.tune is not None else None
         return DatasetSearch(study=study, dataset=dataset, suggester=suggester, rungs=Rungs.of(study), tuning=tuning)
@@ -129,10 +136,23 @@ class DatasetSearch(RecordedSearch):
             return self._run_of(*self.campaign.wanted()[0])
         if self.tuning is not None:
             return self.tuning.next_trial(self.next_number, self.tuned_rows())
-        if (further := next(iter(self.missing_seeds().items()), None)) is not None:
+        if (further := next(iter(self._seeds_asked_for().items()), None)) is not None:
             return self._further(*further)
         self._hear()
         return self.suggester.suggest(self.next_number)
+
+    def to_start(self, planned: int) -> int:
+        """Return how many search trials remain to start; of a comparison those that are asked for."""
+        if not self.suggester.only:
+            return super().to_start(planned)
+        return len(self.suggester.left()) + len(self._seeds_asked_for())
+
+    def asks_for(self, trial: TrialProgress) -> bool:
+        """Return whether a trial is one of a variant that is to be trained."""
+        return self.suggester.asks_for(trial.config.variant)
+
+    def _seeds_asked_for(self) -> dict[int, tuple[int, ...]]:
+        return {number: s for number, s in self.missing_seeds().items() if self.asks_for(self.trials[number])}
 
     def expected_gain(self) -> float:
         """Return what the next `budget.stop.within` trials are expected to gain, infinity while that is not asked.

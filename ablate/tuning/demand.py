@@ -27,12 +27,13 @@ def _most_new(study: Study, subsearch: DatasetSearch) -> int:
         return len(subsearch.campaign.wanted())
     if study.tune is not None:
         return subsearch.tuning_to_start() if subsearch.is_tuning else subsearch.to_start(0)
+    if subsearch.suggester.only:
+        return subsearch.to_start(0)
     if subsearch.lacks_seeds:
         return len(begun)
     limits = [study.budget.trials]
     if study.compare is not None:
         limits.append(len(study.design(subsearch.dataset)))
-        begun = [trial for trial in begun if study.trains(trial.config.variant)]
     elif (distinct := study.space_for(subsearch.dataset).cardinality()) is not None:
         limits.append(distinct)
     new = min(limits) - len(begun)

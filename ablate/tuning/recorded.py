@@ -72,8 +72,7 @@ class RecordedSearch:
         if self.campaign is not None:
             self.campaign.mark(kind, payload)
         if kind == EXHAUSTED:
-            asked = payload.get("variants", self.study.only_variants)
-            self.exhausted = self.exhausted or asked is None or set(self._variants) <= set(asked)  # type: ignore[call-overload]
+            self.exhausted = True
         elif kind == TIME_UP:
             self.time_up = float(str(payload["wall_clock"]))
         elif kind == HOURS_UP:
@@ -157,9 +156,8 @@ class RecordedSearch:
         if self.study.tune is not None:
             rows = self.tuned_rows()
             return rows.rows_to_train() if self.is_tuning else sum(1 for _ in rows.lacking())
-        begun = [trial.config for trial in self.search_trials() if trial.config.source is None]
-        asked = sum(self.study.trains(config.variant) for config in begun)
-        return max(planned - asked, 0) + len(self.missing_seeds())
+        begun = sum(trial.config.source is None for trial in self.search_trials())
+        return max(planned - begun, 0) + len(self.missing_seeds())
 
     def tuning_to_start(self) -> int:
         """Return how many tuning trials remain to start, at most."""
@@ -176,10 +174,6 @@ class RecordedSearch:
     @cached_property
     def _design(self) -> Sequence[Mapping[str, Any]]:
         return self.study.design(self.dataset)
-
-    @cached_property
-    def _variants(self) -> Sequence[str]:
-        return [row.name for row in self.study.rows if self.study.trains(row.name)]
 
     @property
     def is_tuning(self) -> bool:

@@ -35,9 +35,9 @@ class SamplerRequest:
     """The arguments from which a sampler is built, for one suggestion.
 
     `seed` is used for this suggestion only. `rejected` holds the trial attributes of the previous suggestion if that
-    one was refused. `design` returns the trials of a designed comparison that have not begun, in order. `good` is the
-    number of trials that TPE takes as good ones where it sees a choice of a long history (see BoundedHistory),
-    otherwise None. `known` is None unless exactly one objective is learned from trials.
+    one was refused. `design` returns what is left of a designed comparison, in order. `good` is the number of trials
+    that TPE takes as good ones where it sees a choice of a long history (see BoundedHistory), otherwise None. `known`
+    is None unless exactly one objective is learned from trials.
     """
 
     name: str

@@ -55,8 +55,11 @@ class Search(SearchStages):
         prepare: Callable[[str], None] = lambda trainable: None,
         keep_going: bool = True,
         gpus_per_trial: float = 1.0,
+        only: Sequence[str] = (),
     ) -> None:
         self.study = study
+        self._only = only
+        self._walked: set[str] = set()  # data sets on which nothing is left of what is asked for
         self._gpus_per_trial = gpus_per_trial
         self._keep_going = keep_going
         self._patience = patience
@@ -310,6 +313,8 @@ class Search(SearchStages):
         self._note_hours_up()
         while True:
             ready = [each for each in self._subsearches.values() if self._room(each)]
+            if self._only:  # the others are left to another driver, which ends the search
+                ready = [each for each in ready if each.to_start(0) and each.dataset not in self._walked]
             if self.study.budget.scope == "per_dataset" or self.study.tune is not None:  # else turns keep their order
                 ready = [each for each in ready if not each.waits]
             self._requests.refresh(at_once=bool(ready))
@@ -324,9 +329,10 @@ class Search(SearchStages):
                 self._writer.add_trials([new], event)
                 self._requests.done(subsearch, event)
                 return subsearch.add(new)
-            asked = self.study.only_variants
-            among = {} if asked is None else {"variants": list(asked)}
-            self._note(subsearch, EXHAUSTED, search_trials=len(subsearch.search_trials()), **among)
+            if self._only:  # what is left cannot be trained
+                self._walked.add(subsearch.dataset)
+                continue
+            self._note(subsearch, EXHAUSTED, search_trials=len(subsearch.search_trials()))
 
     def _turn(self, subsearch: DatasetSearch) -> tuple[bool, int]:
         """Return what orders the data sets: a user's configuration first, then the fewest search and tuning trials."""
@@ -365,7 +371,7 @@ class Search(SearchStages):
     def _restore(self) -> None:
         """Rebuild everything from the ledger, except which trials the executors hold now."""
         found = self._ledger.snapshot(self.study.name)
-        made = partial(DatasetSearch.of, self.study, measure=self._measure, facts_of=self._facts_of)
+        made = partial(DatasetSearch.of, self.study, measure=self._measure, facts_of=self._facts_of, only=self._only)
         self._subsearches = {name: made(name) for name in self.study.labels}
         taken = steps(found.reports, found.events)
         for name, subsearch in self._subsearches.items():
@@ -374,7 +380,8 @@ class Search(SearchStages):
                 [s for s in taken if s.key.dataset == name],
                 [n for n in found.events if n.dataset in (name, None)],
             )
-        waiting = [t for each in self._subsearches.values() for t in each.trials.values() if not t.state.finished]
+        searches = self._subsearches.values()
+        waiting = [t for s in searches for t in s.trials.values() if not t.state.finished and s.asks_for(t)]
         order = list(self._subsearches)
         waiting.sort(key=lambda t: (t.number, order.index(t.key.dataset)))
         self._queue.restart(t for t in waiting if t.key not in self._out)

@@ -42,12 +42,13 @@ class SequenceSampler(BaseSampler):
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
         """Return the next point and store its place in the trial."""
-        last = self._last(study) if self._rejected is None else self._rejected
-        place, inner = self.point(last + 1)
+        place, inner = self.point(self._last(study) + 1)
         study._storage.set_trial_system_attr(trial._trial_id, PLACE, place)
         return inner
 
     def _last(self, study: optuna.Study) -> int:
+        if self._rejected is not None:
+            return int(self._rejected)
         return max(int(t.system_attrs.get(PLACE, -1)) for t in study.get_trials(deepcopy=False))
 
     def sample_independent(
@@ -91,7 +92,7 @@ class GridSequence(SequenceSampler):
 class DesignSequence(SequenceSampler):
     """The trials of a designed comparison in their order: all variants of one configuration, then the next one.
 
-    The request has those that have not begun, because another command may have asked for others of them.
+    The request has those that are left: a command may have asked for some rows only.
     """
 
     def __init__(self, request: SamplerRequest) -> None:
@@ -99,7 +100,7 @@ class DesignSequence(SequenceSampler):
         self._trials = request.design()
 
     def point(self, start: int) -> tuple[int, dict[str, Any]]:
-        """Return trial number `start` of those that have not begun."""
+        """Return the first of the trials that are left; `start` is 0."""
         if start >= len(self._trials):
             raise SequenceEndedError
         return start, self.dimensions.encode(self._trials[start])

@@ -46,15 +46,19 @@ class _Refusal:
 
 @dataclass(kw_only=True)
 class Suggester:
-    """The sampler of one data set, its history, and which configurations it has suggested."""
+    """The sampler of one data set, its history, and which configurations it has suggested.
+
+    Of a comparison it suggests the variants `only`, one after the other, or all if there is none.
+    """
 
     study: Study
     dataset: str
     measure: Measure
     facts: Callable[[], DatasetFacts]
+    only: Sequence[str] = ()
     _seen: set[str] = field(default_factory=set)
     _refused: dict[str, _Refusal] = field(default_factory=dict)
-    _begun: set[str] = field(default_factory=set)
+    _passed: set[str] = field(default_factory=set)  # of a design: what has begun, or trains as another does
     _designed: Mapping[str, Mapping[str, Any]] | None = None
 
     @cached_property
@@ -94,10 +98,19 @@ class Suggester:
             facts=self.facts,
         )
 
-    def _design(self) -> Sequence[Mapping[str, Any]]:
+    def left(self) -> Sequence[Mapping[str, Any]]:
+        """Return the trials of the comparison that are asked for and have not begun, in order."""
         if self._designed is None:
-            self._designed = {_key(parameters): parameters for parameters in self.study.design(self.dataset)}
-        return [parameters for key, parameters in self._designed.items() if key not in self._begun]
+            design = self.study.design(self.dataset)
+            asked = [each for each in design if self.asks_for(each[VARIANT])]
+            if self.only:
+                asked.sort(key=lambda each: self.only.index(each[VARIANT]))
+            self._designed = {_text(self.dimensions.encode(each)): each for each in asked}
+        return [p for text, p in self._designed.items() if text not in self._passed and text not in self._refused]
+
+    def asks_for(self, variant: str | None) -> bool:
+        """Return whether trials of a variant are to be trained."""
+        return not self.only or variant in self.only
 
     def put(self, trial: TrialProgress, *, as_running: bool = False) -> None:
         """Add or update a trial for the sampler; `as_running` shows it as RUNNING whatever its state."""
@@ -106,7 +119,8 @@ class Suggester:
         self.history.put(told, None if known else trial.sampler_state.get("study"))
         if not known:
             self._seen.add(self._configuration(trial.config.variant, trial.config.settings))
-            self._begun.add(_key(trial.config.parameters))
+            if self.study.compare is not None and self.study.tune is None:
+                self._passed.add(_text(self.dimensions.encode(trial.config.parameters)))
 
     def check(self) -> None:
         """Raise RequestError if the study's sampler, its options or its twins cannot work on this space."""
@@ -129,7 +143,7 @@ class Suggester:
                 return replace(verdict, sampler_state={**state, "attempts": tried})
             if verdict.reason is not None:
                 reasons[verdict.reason] = reasons.get(verdict.reason, 0) + 1
-        if not self._seen:
+        if not self._seen and tried:
             most = max(reasons, key=lambda reason: reasons[reason], default="the space is empty")
             raise RequestError(
                 f"data set {self.dataset!r}: none of {tried} suggested configurations can be trained, most often"
@@ -230,7 +244,7 @@ class Suggester:
             startup_trials=config.startup_trials or STARTUP.get(name, 10),
             options=config.options,
             rejected=rejected,
-            design=self._design,
+            design=self.left,
             good=None if self.history.bounded is None else self.history.bounded.good,
             known=self._costs.before(
                 accepts=lambda inner: not isinstance(self._judge(number, inner), _Refusal), fixed=fixed
@@ -249,11 +263,12 @@ class Suggester:
         return int(stream(self.study.seed, self.dataset, number, "sampler", attempt).integers(2**32))
 
     def _judge(self, number: int, inner: Mapping[str, Any]) -> NewTrial | _Refusal:
-        text = json.dumps(inner, sort_keys=True)
+        text = _text(inner)
         if text in self._refused:
             return self._refused[text]
         found = self._fit(number, self.dimensions.decode(inner), once=True)
         if found is None:
+            self._passed.add(text)
             return _Refusal(reason=None)
         return self._refuse(text, found) if isinstance(found, str) else found
 
@@ -314,5 +329,5 @@ def _to_suggestion(trial: optuna.Trial, name: str, distribution: optuna.distribu
     return trial.suggest_float(name, distribution.low, distribution.high, log=distribution.log)
 
 
-def _key(parameters: Mapping[str, Any]) -> str:
-    return json.dumps(parameters, sort_keys=True)
+def _text(inner: Mapping[str, Any]) -> str:
+    return json.dumps(inner, sort_keys=True)

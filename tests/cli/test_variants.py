@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+import json
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
 
+from ablate.core.trial import TrialState
 from ablate.ledger import Ledger, Snapshot
-from support.commands import LOCAL, TINY, run
+from support.commands import LOCAL, run
 
 TABLE = """\
 study: table
-datasets: {digits: {patch: 4, train_limit: 96}}
+datasets: {digits: {patch: 4, train_limit: 96}, copy: {train_limit: 64}}
 model: {width: 8, depth: {choices: [1, 2]}}
 training: {epochs: 2, batch_size: 32}
 replicates: 2
 variants:
   - {name: whole, model: {mlp: 8}}
   - {name: none, model: {mlp: none}}
-  - {name: shared, model: {mlp: 8, similarity: shared}}
-  - {name: value, model: {mlp: 8, value: none, bias: none}}
+  - {name: shared, datasets: [digits], model: {mlp: 8, similarity: shared}}
 compare: {baseline: whole, metrics: [val_accuracy, test_accuracy]}
 """
-WHOLE = "whole", "none", "shared", "value"
 
 
 @pytest.fixture
@@ -43,57 +43,68 @@ def snapshot(runs: str) -> Snapshot:
 
 
 def values(found: Snapshot) -> dict[tuple[object, ...], list[dict[str, float]]]:
-    """Return what was reported, by variant and settings, without times."""
+    """Return what was reported, by data set, variant and depth, without the evaluations on the test split."""
     configs, said = {trial.key: trial.config for trial in found.trials}, defaultdict(list)
     for report in sorted(found.reports, key=lambda each: (each.epoch, each.replicate)):
-        parameters = configs[report.key].parameters
-        said[parameters["variant"], parameters["model.depth"]].append(dict(report.metrics))
+        config = configs[report.key]
+        place = (config.key.dataset, config.variant, config.parameters["model.depth"], config.stage)
+        said[place].append(dict(report.metrics))
     return dict(said)
 
 
-def trained(found: Snapshot) -> list[str | None]:
-    """Return the variants of the trials in the order of their numbers, without the evaluations on the test split."""
-    return [trial.config.variant for trial in found.trials if trial.config.stage == "search"]
+def trained(found: Snapshot, dataset: str = "digits") -> list[str | None]:
+    """Return the variants of a data set's trials in the order of their numbers."""
+    own = [trial.config for trial in found.trials if trial.key.dataset == dataset and trial.config.stage == "search"]
+    return [config.variant for config in own]
 
 
 def test_rows_in_three_commands_are_those_of_one(file: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    asked = ("value", "none"), ("whole", "none"), ()
-    for names in asked:
+    """The test split is opened when the last row has ended, and the study is not finished before."""
+    kinds = []
+    for names in (("shared",), ("none", "whole"), ()):
         code, out, err = run(capfd, "compare", "table.yaml", *LOCAL, "--runs-dir", "parts", *options(*names))
         assert code == 0, err
-        assert ("6 of 8 trials have ended" in out) == (names == ("whole", "none"))
+        status = json.loads(run(capfd, "status", "table", "--runs-dir", "parts", "--json")[1])
+        found = snapshot("parts")
+        kinds.append(Counter(event.kind for event in found.events)["frozen"])
+        assert (status["resume"] is None) == (names == ())
+        assert ("trials have ended: these numbers will change" in " ".join(out.split())) == (names == ("shared",))
+    assert kinds == [0, 0, 2]
     assert run(capfd, "compare", "table.yaml", *LOCAL, "--runs-dir", "one")[0] == 0
     parts, one = snapshot("parts"), snapshot("one")
     assert values(parts) == values(one)
-    assert all("test_accuracy" in rows[-1] for rows in values(parts).values())
-    assert trained(parts) == ["value", "none", "value", "none", "whole", "whole", "shared", "shared"]
-    assert trained(one) == [*WHOLE, *WHOLE]
+    assert trained(parts) == ["shared", "shared", "none", "none", "whole", "whole"]
+    assert trained(parts, "copy") == ["none", "none", "whole", "whole"]
+    assert trained(one) == ["whole", "none", "shared"] * 2
 
 
-def test_a_plan_counts_the_rows_that_are_asked_for(file: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capfd, "plan", "table.yaml", "--no-time", *options("none"))
-    assert code == 0
-    assert "digits: 2 trials of up to 2 epochs" in out
+def test_further_seeds_and_unfinished_trials_of_other_rows_wait(file: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(capfd, "compare", "table.yaml", *LOCAL, *options("whole", "none"), "--dataset", "digits")[0] == 0
+    file.write_text(TABLE.replace("replicates: 2", "replicates: 3"))
+    code, _, err = run(capfd, "compare", "table.yaml", *LOCAL, *options("none"), "--dataset", "digits", "--extend")
+    assert code == 0, err
+    seeds: Counter[str | None] = Counter()
+    for trial in snapshot("runs").trials:
+        assert trial.state is TrialState.COMPLETE
+        seeds[trial.config.variant] += len(trial.config.seeds)
+    assert seeds == {"whole": 4, "none": 6}
 
 
 @pytest.mark.parametrize(
-    ("text", "variant", "rule"),
+    ("change", "variant", "rule"),
     [
-        (TABLE, "non", "only_variants = 'non': this name is not known here. Did you mean 'none'?"),
-        (TINY, "none", "only_variants = 'none': this name is not known here."),
+        (("", ""), "non", "--variant 'non': the comparison has no such row. Did you mean 'none'?"),
         (
-            TABLE.replace(
-                "training: {", "tune: {trials: 2, training: {learning_rate: {float: [1e-3, 1e-2]}}}\ntraining: {"
-            ),
+            ("training: {", "tune: {trials: 2, training: {learning_rate: {float: [1e-3, 1e-2]}}}\ntraining: {"),
             "none",
-            "only_variants: a search or a tuned comparison trains all of its variants: leave --variant out",
+            "--variant 'none': study 'table' tunes its rows, all of them at once. Leave the option out.",
         ),
     ],
 )
 def test_where_rows_cannot_be_chosen_one_line_says_why(
-    text: str, variant: str, rule: str, file: Path, capfd: pytest.CaptureFixture[str]
+    change: tuple[str, str], variant: str, rule: str, file: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    file.write_text(text)
+    file.write_text(TABLE.replace(*change, 1))
     code, _, err = run(capfd, "compare", "table.yaml", *LOCAL, *options(variant))
     assert code == 2
     assert rule in " ".join(err.split())

@@ -16,7 +16,7 @@ from ablate.engine.models.settings import InputShape
 from ablate.engine.tasks import Data, Task, load_task
 from ablate.engine.tasks.base import Decoded
 from ablate.engine.training.corpus import check_decoding, corpus_metrics
-from ablate.engine.training.evaluate import BATCH, GPU_BATCH, Evaluated, Means, SampleMeans, evaluate
+from ablate.engine.training.evaluate import BATCH, GPU_BATCH, GPU_TOKENS, Evaluated, Means, SampleMeans, evaluate
 from ablate.engine.training.family import family
 from ablate.engine.training.made_up import metric_names
 from ablate.engine.training.modules import initial_weights, plain_module, stackable
@@ -198,7 +198,9 @@ class Common:
     ) -> Evaluated:
         """Evaluate some rows; scores per token and images from disk use the batch size of training."""
         large = self.shape.output == "token" or not isinstance(samples.inputs, Tensor)
-        most = GPU_BATCH if self.group.device.type == "cuda" else BATCH
+        most = BATCH
+        if self.group.device.type == "cuda":
+            most = max(BATCH, min(GPU_BATCH, GPU_TOKENS // (len(rows) * self.shape.tokens)))
         batch = min(BATCH, trial.training.batch_size) if large else most
         return evaluate(
             self.group, self.task, samples, rows=rows, batch=batch, between=between, judged=self.judged, each=each

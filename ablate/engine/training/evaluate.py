@@ -20,7 +20,8 @@ from ablate.engine.training.samples import Samples
 PARTS = {"val": "validation", "test": "test"}
 NAMED = 5  # classes named in a line
 BATCH = 256  # samples per replicate: fits a core's cache
-GPU_BATCH = 1024  # an evaluation of a small network waits for Python, which launches its operations
+GPU_BATCH = 1024  # the same on a GPU: an evaluation of a small network waits for Python, which launches operations
+GPU_TOKENS = 2**18  # of all replicates in such a batch at most
 WHOLE = 32  # samples: a replicate's values then fill whole vectors and cache lines, for any shape of a sample
 
 
