@@ -6,7 +6,6 @@ import logging
 import os
 import socket
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -33,7 +32,7 @@ from ablate.driver import warm_start
 from ablate.driver.alone import only_study
 from ablate.driver.cautions import cautions
 from ablate.driver.code import trainable_of
-from ablate.driver.compared_plan import note_plan, require_variants
+from ablate.driver.compared_plan import note_plan, refuse_failed_rows, require_variants
 from ablate.driver.data_checks import check_data
 from ablate.driver.events import Tell, follow
 from ablate.driver.executors import check_resources, import_ahead, make_executor
@@ -47,13 +46,13 @@ from ablate.execution import Executor
 from ablate.functions.border.guarded import end_processes, processes_ended
 from ablate.functions.command_record import empty, forget_records
 from ablate.functions.source import CODE
-from ablate.ledger import Ledger, Snapshot, StudyWriter
+from ablate.ledger import Ledger, StudyWriter
 from ablate.results.trials.tables import write_study_file
 from ablate.studies import code as own
 from ablate.studies import homes as places
 from ablate.studies.report import write_results
 from ablate.studies.stored import results_of, select_networks, with_files
-from ablate.study import VARIANT, Study, parse_study, read_study
+from ablate.study import Study, parse_study, read_study
 from ablate.tracking import TRACKERS, Tracker, build_trackers, sync_periodically
 from ablate.tuning import Search, require_searchable
 from ablate.tuning.planned import planned_trials
@@ -147,7 +146,7 @@ def _search(study: Study, text: str, options: RunOptions, console: Console, tell
         for line in unshown:
             _say(console, line)
         _refuse_empty(ledger, study)
-        _refuse_failed_rows(study, snapshot, report, only=options.variants)
+        refuse_failed_rows(study, snapshot, report, only=options.variants)
     return FinishedStudy(study=study, home=home, report=report)
 
 
@@ -336,22 +335,3 @@ def _refuse_empty(ledger: Ledger, study: Study) -> None:
     errors = [t.error for t in trials if t.error]
     reason = f" The last one said: {errors[-1]}" if errors else ""
     raise StudyFailedError(f"study {study.name!r}: none of its {len(trials)} trials completed.{reason}")
-
-
-def _refuse_failed_rows(study: Study, snapshot: Snapshot, report: Path, *, only: Sequence[str] | None) -> None:
-    """Raise StudyFailedError if a row of a comparison failed, or lacks seeds; one that diverged is a result."""
-    if study.compare is None:
-        return
-    diverged = {each.key for each in snapshot.reports if each.diverged}
-    rows = [t for t in snapshot.trials if t.config.stage != "tune" and (only is None or t.config.variant in only)]
-    failed = [trial for trial in rows if trial.state is TrialState.FAIL and trial.key not in diverged]
-    planned = {str(parameters[VARIANT]) for label in study.labels for parameters in study.design(label)}
-    lacks: Counter[str] = Counter()  # seeds of tuned rows without a winner
-    for config in (trial.config for trial in rows if trial.config.stage == "search" and study.tune is not None):
-        lacks[str(config.variant)] += study.replicates * (config.source is None) - len(config.seeds)
-    asked = planned if only is None else planned & {*only}
-    untrained = (asked - {str(t.config.variant) for t in rows}) | (+lacks).keys()
-    lacking = sorted({str(t.config.variant) for t in failed} | untrained)
-    if lacking:
-        said = f" The last one said: {failed[-1].error}" if failed else ""
-        raise StudyFailedError(f"study {study.name!r}: {', '.join(lacking)} failed, see {report.absolute()}.{said}")
