@@ -47,7 +47,9 @@ FREE = {"--code-changed", "--cpus-per-trial", "--pack", "--tracker", "--extend",
 
 
 @pytest.mark.parametrize(
-    ("name", "free"), [("search", FREE | {"--deterministic", "--from"}), ("compare", FREE)], ids=["search", "compare"]
+    ("name", "free"),
+    [("search", FREE | {"--deterministic", "--from"}), ("compare", FREE | {"--variant"})],
+    ids=["search", "compare"],
 )
 def test_every_option_is_known_to_be_free_or_taken(name: str, free: set[str]) -> None:
     command = get_command(cli.app).commands[name]  # type: ignore[attr-defined]
