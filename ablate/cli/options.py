@@ -179,7 +179,7 @@ GATHERED: dict[str, Any] = {  # by the name of a field of RunOptions, in the ord
     "variants": Annotated[
         list[str] | None,
         typer.Option(
-            "--variant", help="Train this variant only; give it again for more, in this order. (default: all)"
+            "--variant", help="Train this variant only; give it again for more, in the order typed. (default: all)"
         ),
     ],
     "from_study": Annotated[

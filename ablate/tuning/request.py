@@ -35,9 +35,9 @@ class SamplerRequest:
     """The arguments from which a sampler is built, for one suggestion.
 
     `seed` is used for this suggestion only. `rejected` holds the trial attributes of the previous suggestion if that
-    one was refused. `design` returns what is left of a designed comparison, in order. `good` is the number of trials
-    that TPE takes as good ones where it sees a choice of a long history (see BoundedHistory), otherwise None. `known`
-    is None unless exactly one objective is learned from trials.
+    one was refused. `design` returns the trials of a designed comparison that are left, by place and in order. `good`
+    is the number of trials that TPE takes as good ones where it sees a choice of a long history (see BoundedHistory),
+    otherwise None. `known` is None unless exactly one objective is learned from trials.
     """
 
     name: str
@@ -49,6 +49,6 @@ class SamplerRequest:
     startup_trials: int
     options: Mapping[str, Any] = field(default_factory=dict)
     rejected: Mapping[str, Any] = field(default_factory=dict)
-    design: Callable[[], Sequence[Mapping[str, Any]]] = tuple
+    design: Callable[[], Mapping[int, Mapping[str, Any]]] = dict
     good: int | None = None
     known: Known | None = None

@@ -59,7 +59,6 @@ class Search(SearchStages):
     ) -> None:
         self.study = study
         self._only = only
-        self._walked: set[str] = set()  # data sets on which nothing is left of what is asked for
         self._gpus_per_trial = gpus_per_trial
         self._keep_going = keep_going
         self._patience = patience
@@ -314,7 +313,7 @@ class Search(SearchStages):
         while True:
             ready = [each for each in self._subsearches.values() if self._room(each)]
             if self._only:  # the others are left to another driver, which ends the search
-                ready = [each for each in ready if each.to_start(0) and each.dataset not in self._walked]
+                ready = [each for each in ready if each.to_start(0)]
             if self.study.budget.scope == "per_dataset" or self.study.tune is not None:  # else turns keep their order
                 ready = [each for each in ready if not each.waits]
             self._requests.refresh(at_once=bool(ready))
@@ -329,10 +328,8 @@ class Search(SearchStages):
                 self._writer.add_trials([new], event)
                 self._requests.done(subsearch, event)
                 return subsearch.add(new)
-            if self._only:  # what is left cannot be trained
-                self._walked.add(subsearch.dataset)
-                continue
-            self._note(subsearch, EXHAUSTED, search_trials=len(subsearch.search_trials()))
+            if not self._only:
+                self._note(subsearch, EXHAUSTED, search_trials=len(subsearch.search_trials()))
 
     def _turn(self, subsearch: DatasetSearch) -> tuple[bool, int]:
         """Return what orders the data sets: a user's configuration first, then the fewest search and tuning trials."""

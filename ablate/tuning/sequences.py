@@ -42,14 +42,16 @@ class SequenceSampler(BaseSampler):
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
         """Return the next point and store its place in the trial."""
-        place, inner = self.point(self._last(study) + 1)
+        place, inner = self.following(study)
         study._storage.set_trial_system_attr(trial._trial_id, PLACE, place)
         return inner
 
-    def _last(self, study: optuna.Study) -> int:
-        if self._rejected is not None:
-            return int(self._rejected)
-        return max(int(t.system_attrs.get(PLACE, -1)) for t in study.get_trials(deepcopy=False))
+    def following(self, study: optuna.Study) -> tuple[int, dict[str, Any]]:
+        """Return the next place and Optuna's values there; raise SequenceEndedError at the end."""
+        last = self._rejected
+        if last is None:
+            last = max(t.system_attrs.get(PLACE, -1) for t in study.get_trials(deepcopy=False))
+        return self.point(last + 1)
 
     def sample_independent(
         self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
@@ -97,16 +99,13 @@ class DesignSequence(SequenceSampler):
 
     def __init__(self, request: SamplerRequest) -> None:
         super().__init__(dimensions=request.dimensions, rejected=request.rejected)
-        self._trials = request.design()
+        self._left = request.design()
 
-    def point(self, start: int) -> tuple[int, dict[str, Any]]:
-        """Return the first of the trials that are left; `start` is 0."""
-        if start >= len(self._trials):
-            raise SequenceEndedError
-        return start, self.dimensions.encode(self._trials[start])
-
-    def _last(self, study: optuna.Study) -> int:
-        return -1
+    def following(self, study: optuna.Study) -> tuple[int, dict[str, Any]]:
+        """Return the first of the trials that are left."""
+        for place, parameters in self._left.items():
+            return place, self.dimensions.encode(parameters)
+        raise SequenceEndedError
 
 
 class SobolSequence(SequenceSampler):

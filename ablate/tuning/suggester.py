@@ -29,7 +29,7 @@ from ablate.tuning.samplers import BOUNDED, OBSERVED, STARTUP
 from ablate.tuning.search_space import ENUMERATION_LIMIT, SearchSpace, decode, shuffled, walk
 from ablate.tuning.sequences import SequenceEndedError, SequenceSampler
 from ablate.tuning.trial_converter import TrialConverter
-from ablate.tuning.trial_progress import TrialProgress
+from ablate.tuning.trial_progress import PLACE, TrialProgress
 from ablate.tuning.twins import Measure, TwinSizes
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ class Suggester:
     only: Sequence[str] = ()
     _seen: set[str] = field(default_factory=set)
     _refused: dict[str, _Refusal] = field(default_factory=dict)
-    _passed: set[str] = field(default_factory=set)  # of a design: what has begun, or trains as another does
-    _designed: Mapping[str, Mapping[str, Any]] | None = None
+    _passed: set[int] = field(default_factory=set)  # places of a design that have begun or were refused
+    _designed: Mapping[int, Mapping[str, Any]] | None = None
 
     @cached_property
     def dimensions(self) -> SearchSpace:
@@ -98,15 +98,15 @@ class Suggester:
             facts=self.facts,
         )
 
-    def left(self) -> Sequence[Mapping[str, Any]]:
-        """Return the trials of the comparison that are asked for and have not begun, in order."""
+    def left(self) -> Mapping[int, Mapping[str, Any]]:
+        """Return the trials of the comparison that are asked for and have not begun, by place, in order."""
         if self._designed is None:
-            design = self.study.design(self.dataset)
-            asked = [each for each in design if self.asks_for(each[VARIANT])]
+            design = enumerate(self.study.design(self.dataset))
+            asked = [(place, each) for place, each in design if self.asks_for(each[VARIANT])]
             if self.only:
-                asked.sort(key=lambda each: self.only.index(each[VARIANT]))
-            self._designed = {_text(self.dimensions.encode(each)): each for each in asked}
-        return [p for text, p in self._designed.items() if text not in self._passed and text not in self._refused]
+                asked.sort(key=lambda each: self.only.index(each[1][VARIANT]))
+            self._designed = dict(asked)
+        return {place: each for place, each in self._designed.items() if place not in self._passed}
 
     def asks_for(self, variant: str | None) -> bool:
         """Return whether trials of a variant are to be trained."""
@@ -119,8 +119,12 @@ class Suggester:
         self.history.put(told, None if known else trial.sampler_state.get("study"))
         if not known:
             self._seen.add(self._configuration(trial.config.variant, trial.config.settings))
-            if self.study.compare is not None and self.study.tune is None:
-                self._passed.add(_text(self.dimensions.encode(trial.config.parameters)))
+            self._pass(trial.sampler_state)
+
+    def _pass(self, state: Mapping[str, Any]) -> None:
+        place = state.get("trial", {}).get(PLACE)
+        if place is not None:
+            self._passed.add(place)
 
     def check(self) -> None:
         """Raise RequestError if the study's sampler, its options or its twins cannot work on this space."""
@@ -141,6 +145,7 @@ class Suggester:
             verdict = self._judge(number, inner)
             if not isinstance(verdict, _Refusal):
                 return replace(verdict, sampler_state={**state, "attempts": tried})
+            self._pass(state)
             if verdict.reason is not None:
                 reasons[verdict.reason] = reasons.get(verdict.reason, 0) + 1
         if not self._seen and tried:
@@ -263,12 +268,11 @@ class Suggester:
         return int(stream(self.study.seed, self.dataset, number, "sampler", attempt).integers(2**32))
 
     def _judge(self, number: int, inner: Mapping[str, Any]) -> NewTrial | _Refusal:
-        text = _text(inner)
+        text = json.dumps(inner, sort_keys=True)
         if text in self._refused:
             return self._refused[text]
         found = self._fit(number, self.dimensions.decode(inner), once=True)
         if found is None:
-            self._passed.add(text)
             return _Refusal(reason=None)
         return self._refuse(text, found) if isinstance(found, str) else found
 
@@ -327,7 +331,3 @@ def _to_suggestion(trial: optuna.Trial, name: str, distribution: optuna.distribu
         )
     assert isinstance(distribution, optuna.distributions.FloatDistribution)
     return trial.suggest_float(name, distribution.low, distribution.high, log=distribution.log)
-
-
-def _text(inner: Mapping[str, Any]) -> str:
-    return json.dumps(inner, sort_keys=True)

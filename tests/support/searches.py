@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -103,6 +103,7 @@ def search_of(
     patience: Patience = PATIENCE,
     group_key: GroupKey = alone,
     gpus_per_trial: float = 1.0,
+    only: Sequence[str] = (),
 ) -> Search:
     """Return a Search with the fake size."""
     size, facts = measure_by(size_of), lambda dataset: SHAPE
@@ -115,6 +116,7 @@ def search_of(
         group_key=group_key,
         patience=patience,
         gpus_per_trial=gpus_per_trial,
+        only=only,
     )
 
 

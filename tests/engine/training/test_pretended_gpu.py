@@ -145,8 +145,7 @@ def test_the_sums_of_a_weights_gradient_are_cut_where_there_are_few(
         with torch.no_grad(), _Products() as products:
             affine(*there)
         assert products.seen == {(replicas, 5)}, "without a gradient nothing is cut"
-        pairs = [(found, wanted), *zip(own, gradients, strict=True)]
-        for mine, exact in pairs:
+        for mine, exact in [(found, wanted), *zip(own, gradients, strict=True)]:
             largest = exact.detach().abs().max()
             assert (mine.detach().cpu().double() - exact.detach()).abs().max() < ROUNDED * largest
 
