@@ -23,6 +23,7 @@ from ablate.driver.run import search as run_study
 from ablate.functions.source import CODE, find_code, import_path, kept_if_refused, write_module
 from ablate.results.trials.tables import reports_table, trials_table
 from ablate.studies.campaign import Verdict, read_campaign
+from ablate.studies.campaign_status import status_of
 from ablate.studies.locations import RUNS
 from ablate.studies.report import figures_of, rebuild
 from ablate.studies.stored import Stored, read_study, result_rows, search_front, verdicts_of
@@ -231,11 +232,11 @@ class CampaignHandle:
 
     def status(self) -> dict[str, Any]:
         """Return champion, candidates by state, and what is spent."""
-        return read_campaign(self.name, self.options).status()
+        return status_of(read_campaign(self.name, self.options))
 
     def close(self) -> dict[str, Any]:
         """Compare the last champion with the first one on fresh seeds, once; return the status with the closing."""
-        return driver_campaign.close(self.name, self.options, Console(quiet=True)).status()
+        return status_of(driver_campaign.close(self.name, self.options, Console(quiet=True)))
 
 
 def campaign(file: Path | str, *, runs_dir: Path | str = RUNS, **options: Any) -> CampaignHandle:

@@ -19,19 +19,11 @@ from record import RESULTS, ROOT, read_csv, write_csv
 from scipy.special import polygamma
 
 from ablate.base.judging import Rule
-from ablate.results.statistics.intervals import NEAR_ONE
 
 FILE = RESULTS / "judging_seeds.csv"
 PAGE = ROOT / "docs" / "calibration_judging.md"
 BEGIN, END = "<!-- table: benchmarks/judging_seeds.py -->", "<!-- end of table of judging seeds -->"
 CAMPAIGNS = 1_000
-
-
-def gains_of(errors: np.ndarray, *, is_accuracy: bool) -> tuple[np.ndarray, str]:
-    """Return values of which more is better, on the scale that a campaign would use, and the scale's name."""
-    if is_accuracy and errors.min() > 0 and errors.mean() < 1 - NEAR_ONE:
-        return -np.log(errors), "log error"
-    return -errors, "plain"
 
 
 def law_of(gains: np.ndarray) -> tuple[float, np.ndarray]:
@@ -86,9 +78,8 @@ def measure(name: str, gains: np.ndarray, number: int = CAMPAIGNS) -> dict[str, 
 def main() -> None:
     """Measure every table that is installed, and write CSV and page."""
     rows = []
-    for name, errors, is_accuracy in installed_tables():
-        gains, scale = gains_of(best_of(errors), is_accuracy=is_accuracy)
-        rows.append({"table": name, "scale": scale} | measure(name, gains))
+    for name, errors, _ in installed_tables():
+        rows.append(measure(name, -best_of(errors)))
         print(" ".join(f"{column}={value}" for column, value in rows[-1].items()), flush=True)
     write_csv(FILE, rows, packages=PACKAGES)
     PAGE.write_text(with_table(PAGE.read_text(), read_csv(FILE), BEGIN, END))

@@ -247,6 +247,18 @@ def is_far_behind(own: Number, others: NDArray[np.float64], limit: float) -> NDA
     return np.asarray((spread > 0) & (others.mean(axis=-1) - own > spread))
 
 
+def doubt_of_ratio(own: Runs, others: Runs, share: float) -> float:
+    """Return the one-sided p-value of a geometric mean that is not below `share` times that of `others`.
+
+    It is the t test on logarithms with one variance, so one value of `own` is enough; two of `others` are needed.
+    """
+    logs = np.log(np.maximum(own, TINY)), np.log(np.maximum(others, TINY))
+    df = len(own) + len(others) - 2
+    variance = sum(float(((each - each.mean()) ** 2).sum()) for each in logs) / df
+    se = math.sqrt(variance * (1 / len(own) + 1 / len(others)))
+    return float(stdtr(df, (logs[0].mean() - logs[1].mean() - math.log(share)) / max(se, TINY)))
+
+
 def _need(gain: float, variance: Number, beta: Number, n: int, k: int, rule: Rule) -> int | None:
     """Return how many runs are missing to the first look that keeps an equal gain with a chance of 1/2."""
     for look, share in zip(rule.looks, rule.shares, strict=True):

@@ -86,10 +86,11 @@ def judge(
 def open_file(file: options.StudyFile, asked: RunOptions) -> None:
     """Begin a campaign, or continue it: train the first champion, and say what a candidate costs."""
     from ablate.driver.campaign import open_campaign
+    from ablate.studies.campaign_status import status_lines
 
     with interruptible():
         found = open_campaign(file, asked, errors)
-    _say(*found.status_lines())
+    _say(*status_lines(found))
 
 
 @campaign_app.command(epilog="Example: ablate campaign status nano")
@@ -97,12 +98,13 @@ def open_file(file: options.StudyFile, asked: RunOptions) -> None:
 def status(study: options.StudyName, asked: Locations, as_json: options.AsJson = False) -> None:
     """Print a campaign's champion, its candidates by state, what is spent, and what a candidate costs."""
     from ablate.studies.campaign import read_campaign
+    from ablate.studies.campaign_status import status_lines, status_of
 
     found = read_campaign(study, asked)
     if as_json:
-        print_json(found.status())
+        print_json(status_of(found))
     else:
-        _say(*found.status_lines())
+        _say(*status_lines(found))
 
 
 @campaign_app.command("list", epilog="Example: ablate campaign list nano")
@@ -131,10 +133,11 @@ def list_candidates(study: options.StudyName, asked: Locations, as_json: options
 def close(study: options.StudyName, asked: RunOptions) -> None:
     """Compare the last champion with the first on fresh seeds and the test split, once; then the campaign is over."""
     from ablate.driver import campaign
+    from ablate.studies.campaign_status import status_lines
 
     with interruptible():
         found = campaign.close(study, asked, errors)
-    _say(*found.status_lines(), f"Report: {(asked.home(study) / 'report' / 'index.html').absolute()}")
+    _say(*status_lines(found), f"Report: {(asked.home(study) / 'report' / 'index.html').absolute()}")
 
 
 def _say(*lines: str) -> None:

@@ -123,8 +123,10 @@ class Judging:
 
     def campaign_status(self) -> dict[str, Any]:
         """Return the champion, the candidates by state, what is spent, and what a candidate costs."""
+        from ablate.studies.campaign_status import plan_line, status_of
+
         found = self.read()
-        return {**_shown(found.status()), "plan": found.plan_line()}
+        return {**_shown(status_of(found)), "plan": plan_line(found)}
 
     def list_candidates(self, last: int = 20) -> dict[str, Any]:
         """Return the verdicts on the last candidates."""

@@ -13,12 +13,19 @@ from ablate.core.objectives import mean
 from ablate.core.registry import FAMILY, read_task, trainable_settings
 
 Stage = Literal["tune", "search", "confirm"]
+PLACE = "ablate:place"  # in a trial's sampler state: its place in a sequence or design, or its arm in a campaign
 OUTPUT = "output.txt"  # what a trial has printed, in its checkpoint folder
 STORED_SECTIONS = {"training": "train"}  # names of sections in ledgers and checkpoints, where they differ
 PLACEBO_SEED_BASE = 500_000  # keeps the seeds of a comparison's placebo apart from those of its other arms
 CONFIRM_SEED_BASE = 1_000_000  # keeps the seeds of the confirmation stage apart from the search's
 CAMPAIGN_SEED_BASE = 3_000_000  # keeps the seeds of a campaign's runs apart from those of its closing
 TUNE_SEED_BASE = 2_000_000  # keeps the seeds of a comparison's tuning apart from those that it is computed from
+
+
+def place_of(sampler_state: Mapping[str, Any]) -> int | None:
+    """Return PLACE in a trial's sampler state, or None."""
+    found = sampler_state.get("trial", {}).get(PLACE)
+    return None if found is None else int(found)
 
 
 class TrialState(StrEnum):

@@ -81,8 +81,8 @@ def acquire_when_free(
 def refuse_other_study(ledger: Ledger, study: Study, text: str, *, extend: bool) -> None:
     """Raise StudyMismatchError, with the difference, if the trials of this name belong to another study.
 
-    With `extend` a study may ask for more than it began with: trials, time, confirmation seeds, or seeds of a
-    comparison.
+    With `extend` a study may ask for more than it began with: trials, time, confirmation seeds, seeds of a comparison,
+    or other runs of a campaign's candidates.
     """
     record = ledger.study(study.name)
     trials = ledger.trials(study.name) if record is not None else []
@@ -109,6 +109,7 @@ def refuse_other_study(ledger: Ledger, study: Study, text: str, *, extend: bool)
         "budget": before.budget != study.budget,
         "confirmation": before.confirm != study.confirm,
         "number of seeds": before.replicates != study.replicates,
+        "effort or number of runs for a candidate": _effort(before) != _effort(study),
     }
     other = [name for name, differs in asked.items() if differs]
     if other and not extend:
@@ -116,6 +117,10 @@ def refuse_other_study(ledger: Ledger, study: Study, text: str, *, extend: bool)
             f"study {study.name!r} exists with another {' and another '.join(other)}:\n{changed}\n"
             "Type --extend to go on with the new one, or put these settings back."
         )
+
+
+def _effort(study: Study) -> tuple[int, str | None] | None:
+    return None if study.campaign is None else (study.campaign.runs, study.campaign.effort)
 
 
 def _advice(before: Study, study: Study) -> Iterator[str]:

@@ -18,9 +18,9 @@ from ablate.functions.git import git_names
 from ablate.functions.versions import Version, refuse_guarded, snapshot
 from ablate.functions.worktrees import checkout, remove
 from ablate.ledger import Ledger, StudyWriter
+from ablate.ledger.requests import OPENED
 from ablate.studies.campaign import LedgerCampaign
 from ablate.study import Study
-from ablate.tuning.campaign import OPENED
 
 logger = logging.getLogger("ablate")
 

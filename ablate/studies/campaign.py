@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,29 +11,20 @@ from typing import Any
 from ablate.base.errors import RequestError, StudyFailedError
 from ablate.base.plain_text import finite
 from ablate.core.code_version import SHORT
-from ablate.core.objectives import is_maximized, is_share, on_test, signed
-from ablate.core.trial import CAMPAIGN_SEED_BASE, CONFIRM_SEED_BASE, TrialState
-from ablate.ledger.requests import ANSWERED
-from ablate.results.statistics.intervals import Interval, t_interval
+from ablate.core.objectives import is_maximized, is_share
+from ablate.core.trial import TrialState
+from ablate.ledger.requests import ANSWERED, JUDGED
+from ablate.results.rendering.numbers import spell_metric
 from ablate.studies.locations import Locations
 from ablate.studies.stored import Stored, read_study
-from ablate.tuning.campaign import JUDGED, Arm, Campaign
+from ablate.tuning.arms import Arm
+from ablate.tuning.campaign import Campaign
 from ablate.tuning.recorded import RecordedSearch, recorded_searches
 
 EXIT_CODES = {"keep": 0, "refused": 2, "discard": 3}  # of `ablate judge`; every other state: 4
 OPEN = 4
 SHOWN = 7  # characters of a revision in words
 COSTS = ("params", "flops", "wall_seconds")
-# Measured by simulation (docs/calibration.md): the least correlation of seeds; the runs of a change that does nothing,
-# of one of 2 sd and of one of 1 sd; and of ten such last ones, how many are found as the 50th candidate.
-PLANS = (
-    (0.9, 1.6, 9, 16, 8),
-    (0.7, 2.1, 10, 16, 7),
-    (0.5, 2.4, 11, 17, 6),
-    (0.3, 2.6, 12, 17, 5),
-    (0.0, 2.9, 12, 17, 5),
-)
-FRUGAL, THOROUGH = (0.0, 2.1, 11, 11, 3), (0.0, 3.6, 12, 20, 6)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,8 +160,9 @@ class Verdict:
         if self.claim == "not-worse":
             margin = of.amount(of.campaign.asked.margin[of.campaign.quality.metric])
             costs = of.costs(arm)
-            saved = [f"{1 - own / other:.0%} fewer {name}" for name, (own, other) in costs.items() if own < other]
-            saving = f"{saved[0]}; " if saved and of.campaign.asked.cheaper else ""
+            saved = {name: 1 - own / other for name, (own, other) in costs.items() if own < other}
+            asked = [name for name in of.campaign.asked.cheaper if name in saved]
+            saving = "".join(f"{saved[name]:.0%} fewer {spell_metric(name)}; " for name in asked)
             told = f"not worse by more than {margin}{of.unit} (gain {self._gain()}, {self.runs} runs)"
             return f"KEEP  {saving}{told}. {champion}"
         numbers = f"gain {self._gain()} ({self.runs} runs, p {self.p:.1e}, allowed {self.allowed:.1e})"
@@ -255,7 +246,8 @@ class LedgerCampaign:
 
     def _cost(self, arm: Arm | None, name: str) -> float:
         runs = [] if arm is None else [run for run in arm.runs.values() if run.state is TrialState.COMPLETE]
-        return runs[0].metric(name) if runs else math.nan
+        known = [run.metric(name) for run in (runs if name == "wall_seconds" else runs[:1])]
+        return sum(known) / len(known) if known else math.nan
 
     def error_of(self, number: int | None) -> str:
         """Return the error of a trial, or an empty text."""
@@ -265,92 +257,6 @@ class LedgerCampaign:
         """Return the runs of the whole campaign, and the part of the error rate that is spent since it restarted."""
         rates = [self.campaign.rule.rate(k) for k in range(1, self.campaign.k + 1)]
         return {"runs": len(self.search.search_trials()), "error": math.fsum(rates)}
-
-    def sd(self) -> float:
-        """Return the standard deviation of a run over seeds, NaN before two runs have ended."""
-        base = self.campaign.reference.ended(self.campaign.reference.skipped)
-        values = [value for run in base if (value := self.campaign.value(run)) is not None]
-        own = t_interval(values)
-        squares, df = self.campaign.pool.squares, self.campaign.pool.df
-        total = df + max(own.n - 1, 0)
-        return math.sqrt((squares + own.sd**2 * (own.n - 1)) / total) if own.n > 1 else math.nan
-
-    def plan_line(self) -> str:
-        """Return what one standard deviation is, and what candidates cost."""
-        sd, beta = self.sd(), float(self.campaign.pool.beta())
-        asked = self.campaign.asked
-        if not math.isfinite(sd):
-            return "The reference has no runs yet."
-        head = f"1 sd of a run = {self.amount(sd)}{self.unit}."
-        if asked.mode == "explore":
-            return f"{head} A change that does nothing costs about 1.7 runs; every third such campaign keeps one."
-        row = next(row for row in PLANS if beta >= row[0])
-        row = {"frugal": FRUGAL, "thorough": THOROUGH}.get(asked.effort or "normal", row)
-        return (
-            f"{head} About {row[1]} runs for a change that does nothing, {row[2]} for 2 sd"
-            f" (= {self.amount(2 * sd)}{self.unit}), {row[3]} for 1 sd, of which {row[4]} in 10 are found."
-        )
-
-    def closing(self) -> Interval | None:
-        """Return the gain of the last champion over the first on the closing's seeds; None until all have ended."""
-        of, ended = self.campaign, self.campaign.closed
-        last, first = of.champion.runs, of.arms[0].runs
-        if ended is None or of.champion is of.arms[0]:
-            return None
-        metric = on_test(of.quality.metric) if of.asked.close.test else of.quality.metric
-        values: dict[int, dict[int, float]] = {}
-        for run in self.search.trials.values():
-            if CONFIRM_SEED_BASE <= run.config.seeds[0] < CAMPAIGN_SEED_BASE and run.state is TrialState.COMPLETE:
-                value = -signed(of.quality, run.metric(metric))
-                values.setdefault(run.config.seeds[0], {})[int(run.config.source or 0)] = value
-        pair = (next(iter(last.values())).number, next(iter(first.values())).number)
-        found = [by[pair[0]] - by[pair[1]] for by in values.values() if set(pair) <= by.keys()]
-        return t_interval(found) if found and all(run.state.finished for run in self.search.trials.values()) else None
-
-    def status(self) -> dict[str, Any]:
-        """Return the state of the campaign as plain values."""
-        of, closing = self.campaign, self.closing()
-        states = Counter(arm.state for arm in of.arms[1:])
-        values = None if closing is None else {n: finite(getattr(closing, n)) for n in ("mean", "low", "high", "n")}
-        return {
-            "campaign": self.study.name,
-            "closed": of.closed is not None,
-            "champion": {**self.champion(), "settings": dict(of.champion.settings)},
-            "reign": of.reign,
-            "k": of.k,
-            "candidates": dict(states),
-            "spent": self.spent(),
-            "sd": finite(self.sd()),
-            "correlation": float(of.pool.beta()),
-            "closing": values,
-        }
-
-    def status_lines(self) -> list[str]:
-        """Return the state of the campaign in words."""
-        of, found = self.campaign, self.status()
-        ended = [arm.looked for arm in of.arms if arm.state == "discard"]
-        mean = f" (mean {sum(ended) / len(ended):.1f} runs)" if ended else ""
-        words = {"keep": "kept", "discard": f"discarded{mean}"}
-        counts = ", ".join(f"{n} {words.get(state, state)}" for state, n in sorted(found["candidates"].items()))
-        error = "" if of.asked.mode == "explore" else f", {found['spent']['error']:.1%} of 5% spent"
-        lines = [
-            f"{found['spent']['runs']} runs, {len(of.arms) - 1} candidates{': ' if counts else ''}{counts}."
-            f" Since the last restart: {of.k} candidates{error}. Champion: {self.name(of.champion)}.",
-            self.plan_line(),
-        ]
-        if of.closed is not None:
-            lines.append(self._closing_line())
-        return lines
-
-    def _closing_line(self) -> str:
-        of, closing = self.campaign, self.closing()
-        split = "Test" if of.asked.close.test else "Validation"
-        if of.champion is of.arms[0]:
-            return "Closed: no candidate was kept, so nothing is claimed."
-        if closing is None:
-            return f"Closing: {split.lower()} runs are missing. To continue: ablate campaign close {self.study.name}"
-        half = self.amount((closing.high - closing.low) / 2)
-        return f"{split}, {closing.n} fresh seeds: {self.amount(closing.mean)} ± {half}{self.unit} against the start."
 
 
 def read_campaign(name: str, locations: Locations) -> LedgerCampaign:

@@ -18,6 +18,7 @@ from ablate.results.report import draw_figures, write_report
 from ablate.results.trials.results import Results
 from ablate.results.trials.tables import write_tables
 from ablate.studies.campaign import LedgerCampaign, campaign_of
+from ablate.studies.campaign_status import status_lines, status_of
 from ablate.studies.homes import refuse_other_ledger
 from ablate.studies.locations import Locations
 from ablate.studies.stored import Stored, cover_datasets, open_ledger, with_files
@@ -87,7 +88,7 @@ def campaign_values(study: Study, snapshot: Snapshot) -> dict[str, Any] | None:
         spent = sum(found.campaign.rule.rate(k) for k in range(1, arm.k + 1))
         rows.append({**values, "reign": arm.reign, "line": verdict.line(), "gains": _gains(found, arm),
                      "champion_gain": gained, "error_spent": spent})  # fmt: skip
-    return {"status": found.status(), "lines": found.status_lines(), "rows": rows}
+    return {"status": status_of(found), "lines": status_lines(found), "rows": rows}
 
 
 def _gains(found: LedgerCampaign, arm: Any) -> list[float]:

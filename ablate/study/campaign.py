@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
 from ablate.study.sections import Metric, Section
+
+if TYPE_CHECKING:
+    from ablate.base.judging import Rule
 
 Share = Annotated[float, Field(gt=0, le=1)]
 OF_A_CAMPAIGN: dict[str, Any] = {  # its runs are trained in full, and only its closing opens the test split
@@ -50,8 +54,9 @@ class Campaign(Section):
     """The least gain that is worth a keep, in the metric's unit."""
     margin: dict[Metric, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
     """The loss of quality that a cheaper candidate, or `gate: not-worse`, may have. Write it before the runs."""
-    cheaper: dict[Literal["params", "params_body", "flops"], Share] = Field(default_factory=dict)
-    """Keep a candidate that is not worse if it has at most this share of the champion's cost, as `{params: 0.9}`."""
+    cheaper: dict[Literal["params", "params_body", "flops", "wall_seconds"], Share] = Field(default_factory=dict)
+    """Keep a candidate that is not worse if it has at most this share of the champion's cost, as `{params: 0.9}`.
+    `wall_seconds`, the time of training, must be shown by a t test over its runs."""
     early: bool = True
     """Whether a candidate is discarded when its first run is far behind the champion's runs at a third (2 standard
     deviations) or two thirds (1.5) of its training. `false` if good candidates start slowly."""
@@ -64,3 +69,10 @@ class Campaign(Section):
     evaluate: str | None = None
     """Command that measures what a candidate's command has written to `{output}`, with the code of the opening."""
     close: Closing = Closing()
+
+    @cached_property
+    def rule(self) -> Rule:
+        """The rule that judges."""
+        from ablate.base.judging import Rule  # imports scipy
+
+        return Rule.of(mode=self.mode, effort=self.effort, expect=self.expect, length=self.length, most=self.runs)

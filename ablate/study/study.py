@@ -343,6 +343,7 @@ class Study(Sectioned):
         that the file omits are not part of the hash, so that the default of a new setting changes no fingerprint.
         """
         others: dict[str, Any] = dict.fromkeys(("budget", "confirm", "compare", "only", "unit"), True)
+        others["campaign"] = {"runs", "effort"}  # of candidates to come; how soon one is given up costs no error
         if self.compare is not None:  # what makes its rows is added below
             others |= {"replicates": True, "tune": {"replicates"}}
         comparable = self.model_dump(mode="json", exclude=others, exclude_unset=True)

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ablate.base.errors import LedgerError, StaleDriverError
-from ablate.core.trial import OUTPUT, TrialConfig, TrialKey, TrialState
+from ablate.core.trial import OUTPUT, TrialConfig, TrialKey, TrialState, place_of
 from ablate.ledger import Ledger, StudyRecord, StudyWriter, TrialRecord
 from ablate.study import Study
-from ablate.tracking import contents
+from ablate.tracking import candidates, contents
 from ablate.tracking.store import RefusedError, Run, Store
 
 log = logging.getLogger(__name__)
@@ -27,6 +27,7 @@ class _Shown:
     new: bool
     mark: str = ""
     epoch: int = 0
+    events: int = 0
     deleted: bool = False
 
 
@@ -61,6 +62,7 @@ class Projector:
         self._trials: dict[TrialKey, _Shown] = {}
         self._unsure: set[TrialKey] = set()
         self._finished: set[str] = set()
+        self._candidates: dict[int, dict[str, str]] = {}
 
     def advance(self) -> None:
         """Show every change since the last call.
@@ -72,6 +74,7 @@ class Projector:
         if record is None:
             return
         self._collect(record)
+        self._show_candidates(record)
         refused: RefusedError | None = None
         for key in sorted(self._owed):
             try:
@@ -141,6 +144,27 @@ class Projector:
                 self._owed[trial.key] = trial
         self._revision = max((trial.revision for trial in trials), default=0)
 
+    def _show_candidates(self, study: StudyRecord) -> None:
+        """Show what was decided of a campaign's candidates: in their runs, and as charts in the parent."""
+        events = [] if self._study.campaign is None else self._ledger.events(study.name)
+        if self._study.campaign is None or not events:
+            return
+        parent = self._parent(self._study.labels[0], study)
+        shown, self._candidates = events[: parent.events], candidates.candidate_tags(events)
+        if len(shown) == len(events):
+            return
+        before = candidates.candidate_tags(shown)
+        changed = {number: tags for number, tags in self._candidates.items() if tags != before.get(number)}
+        for trial in self._ledger.trials(study.name):
+            number = place_of(trial.sampler_state)
+            if number in changed and (run_id := self.run_id(trial.key)) is not None:
+                self._store.log(run_id, tags=changed[number])
+        if not parent.deleted:
+            points = candidates.parent_points(self._study.campaign, events)
+            new = points[len(candidates.parent_points(self._study.campaign, shown)) :]
+            self._store.log(parent.run_id, points=new, tags=candidates.parent_tags(events))
+        parent.events = len(events)
+
     def _show(self, trial: TrialRecord, study: StudyRecord) -> None:
         if trial.attempt == 0 and not trial.state.finished:
             return  # not started: nothing to show
@@ -200,7 +224,8 @@ class Projector:
         else:
             self._unsure.add(trial.key)  # until `create` has returned
             start = contents.milliseconds(trial.started_at or trial.created_at)
-            fixed = {**tags, "mlflow.parentRunId": parent.run_id, **self._environment}
+            of_arm = self._candidates.get(place_of(trial.sampler_state) or 0, {})
+            fixed = {**tags, **of_arm, "mlflow.parentRunId": parent.run_id, **self._environment}
             name = contents.run_name(trial.config, several=len(self._study.datasets) > 1)
             made = self._store.create(name=name, start=start, tags=fixed)
             shown = _Shown(run_id=made.run_id, status=made.status, new=True)
@@ -221,7 +246,8 @@ class Projector:
             tags={**tags, **self._environment},
         )
         shown = _Shown(run_id=run.run_id, status=run.status, new=found is None, deleted=run.deleted)
-        shown.mark = run.tags.get(REVISION, "")
+        shown.mark, events = run.tags.get(REVISION, ""), run.tags.get(candidates.EVENTS, "")
+        shown.events = int(events) if events.isdigit() else 0
         if not shown.deleted:
             said = contents.study_parameters(self._study, dataset)
             missing = {name: value for name, value in said.items() if name not in run.parameters}

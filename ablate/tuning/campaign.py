@@ -11,75 +11,31 @@ import copy
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import asdict, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ablate.base.errors import LedgerError, StudyFailedError
-from ablate.base.judging import Judgement, Pool, Rule, Runs, is_far_behind, judge
+from ablate.base.judging import Judgement, Pool, Runs, doubt_of_ratio, is_far_behind, judge
 from ablate.base.randomness import stream
 from ablate.core.code_version import Code, CodeVersion
 from ablate.core.objectives import quality_objective, signed
-from ablate.core.trial import CAMPAIGN_SEED_BASE, TrialState
-from ablate.ledger.requests import ANSWERED, CLOSE, Change
+from ablate.core.trial import TrialState, place_of
+from ablate.ledger.requests import ANSWERED, CLOSE, JUDGED, OPENED, Change
 from ablate.study.design import merge_settings
-from ablate.tuning.trial_progress import PLACE, TrialProgress
+from ablate.tuning.arms import Arm, event_of
+from ablate.tuning.trial_progress import TrialProgress
 
 if TYPE_CHECKING:
     from ablate.study import Study
 
 
-OPENED, JUDGED = "opened", "judged"
 EARLY = ((1, 2.0), (2, 1.5))  # thirds of a first run, and the standard deviations behind that end it there
 CURVES = 4  # least number of runs that it is compared with
+COST_LEVEL = 0.05  # of the t test of `cheaper: {wall_seconds: ...}`, over all looks at a candidate
 EQUAL = 3  # runs with the numbers of the champion end a candidate; one may be equal by chance, such as an accuracy
-ArmState = Literal["open", "keep", "discard", "undecided", "superseded"]
-
-
-@dataclass(kw_only=True)
-class Arm:
-    """The champion of the opening (number 0) or a candidate: settings over those of the file, code, and runs by seed.
-
-    `k` counts the candidates since the last restart of the error rate, `reign` the champions. `known` is how many runs
-    the reference had when the candidate was submitted, `pool` the spread of the arms that had ended. The runs of a
-    reference begin after its first `skipped` ones.
-    """
-
-    number: int
-    settings: Mapping[str, Any]
-    submitted: Mapping[str, Any] = field(default_factory=dict)  # the event of its submission
-    identity: str
-    runs: dict[int, TrialProgress]
-    most: int
-    code: Code | None = None
-    k: int = 0
-    reign: int = 0
-    known: int = 0
-    reference: Arm | None = None
-    champion: Arm | None = None
-    order: Sequence[int] = ()
-    pool: Pool = field(default_factory=Pool)
-    skipped: int = 0
-    looked: int = 0
-    state: ArmState = "open"
-    judged: Mapping[str, Any] = field(default_factory=dict)  # the event of its decision
-    latest: Judgement | None = None
-
-    def seed(self, place: int) -> int:
-        """Return the seed of a run by its place: the reference's known seeds in the arm's own order, then its next."""
-        if self.reference is None:
-            return CAMPAIGN_SEED_BASE + place
-        inside = self.order[place] if place < len(self.order) else place
-        return self.reference.seed(self.reference.skipped + inside)
-
-    def ended(self, first: int = 0) -> list[TrialProgress]:
-        """Return the runs from place `first` up to the first one that has not ended."""
-        found: list[TrialProgress] = []
-        while (run := self.runs.get(self.seed(first + len(found)))) is not None and run.state.finished:
-            found.append(run)
-        return found
 
 
 class Campaign:
@@ -88,7 +44,7 @@ class Campaign:
     def __init__(self, study: Study, dataset: str) -> None:
         assert study.campaign is not None
         self.study, self.dataset, self.asked = study, dataset, study.campaign
-        self.quality = quality_objective(study.objectives)
+        self.quality, self.rule = quality_objective(study.objectives), study.campaign.rule
         self.pool = Pool()
         self.k, self.reign = 0, 1
         self.closed: Mapping[str, Any] | None = None
@@ -97,13 +53,6 @@ class Campaign:
         self.arms = [self._arm(0, {}, most=self.rule.most)]
         self.arms[0].state = "keep"
         self.reference = self.champion = self.arms[0]
-
-    @cached_property
-    def rule(self) -> Rule:
-        """The rule that judges."""
-        asked = self.asked
-        length = {"expect": asked.expect, "length": asked.length, "most": asked.runs}
-        return Rule.of(mode=asked.mode, effort=asked.effort, **length)  # type: ignore[arg-type]
 
     @property
     def open(self) -> list[Arm]:
@@ -117,7 +66,7 @@ class Campaign:
 
     def enter(self, run: TrialProgress) -> None:
         """Add a trial to its arm; those of the closing are in none."""
-        if (number := _arm_number(run)) is not None:
+        if (number := place_of(run.sampler_state)) is not None:
             self._runs[number][run.config.seeds[0]] = run
             run.curve = {}
 
@@ -194,7 +143,7 @@ class Campaign:
 
     def is_over(self, run: TrialProgress) -> bool:
         """Return whether a run's arm needs it no longer."""
-        number = _arm_number(run)
+        number = place_of(run.sampler_state)
         return number is not None and self.find(number).state in ("discard", "undecided", "superseded")
 
     def is_behind(self, run: TrialProgress, epoch: int, means: Mapping[str, float]) -> bool:
@@ -203,7 +152,7 @@ class Campaign:
         It is looked at in the first report from there on, beside the runs of the reference that were known at the
         submission (`is_far_behind`). A loss that the rule allows is added first.
         """
-        number = _arm_number(run)
+        number = place_of(run.sampler_state)
         arm = None if number is None else self.find(number)
         if arm is None or arm.reference is None or arm.runs.get(arm.seed(0)) is not run or arm.known < CURVES:
             return False
@@ -215,7 +164,8 @@ class Campaign:
         if not all(epoch in each for each in known):
             return False
         values = [curve[epoch].get(self.quality.metric, math.nan) for curve in known]
-        own = -signed(self.quality, means.get(self.quality.metric, math.nan)) + max(self._shift(arm), 0.0)
+        allowed = max(self._shift(self._doubt(arm, 0, 0)), 0.0)
+        own = -signed(self.quality, means.get(self.quality.metric, math.nan)) + allowed
         return bool(is_far_behind(own, -np.array([signed(self.quality, each) for each in values]), limits[-1]))
 
     def decision(self) -> dict[str, Any] | None:
@@ -270,7 +220,7 @@ class Campaign:
 
     def _look(self, arm: Arm, base: Sequence[TrialProgress]) -> dict[str, Any] | None:
         """Judge an arm after each further run; return the event of its decision, or None if there is none yet."""
-        own, shift = arm.ended(), self._shift(arm)
+        own = arm.ended()
         while arm.looked < min(len(own), arm.most):
             n = arm.looked + 1
             m = max(arm.known, self.rule.reference_runs(n))
@@ -279,34 +229,53 @@ class Campaign:
                 reason = "diverged" if own[n - 1].decisions and gone else "crashed"
                 if self.is_behind(own[0], own[0].epoch, own[0].means):
                     reason = "behind"
-                return _event(arm, {"state": "discard", "runs": n, "reason": reason, "trial": own[n - 1].number})
+                return event_of(arm, {"state": "discard", "runs": n, "reason": reason, "trial": own[n - 1].number})
             if len(base) < m:
                 return None
-            shared = self._shared(arm, n)
+            shared, doubt = self._shared(arm, n), self._doubt(arm, n, m)
+            shift = self._shift(doubt)
             if shift <= 0 and all(a.replicates == b.replicates for a, b in zip(own[:n], shared, strict=True)):
                 if n == min(EQUAL, arm.most):
-                    return _event(arm, {"state": "discard", "runs": n, "reason": "same-numbers", "reference_runs": m})
+                    return event_of(arm, {"state": "discard", "runs": n, "reason": "same-numbers", "reference_runs": m})
                 arm.looked = n
                 continue
             values, beside, known = (self._values(each) for each in (own[:n], shared, base[:m]))
-            rule = replace(self.rule, most=arm.most)
-            arm.latest = judge(values, beside, known, arm.pool, arm.k, rule=rule, shift=shift)
-            arm.looked = n
+            find = partial(judge, values, beside, known, arm.pool, arm.k, rule=replace(self.rule, most=arm.most))
+            arm.latest, arm.looked = find(shift=shift), n
+            if arm.latest.state == "keep" and self._shift(doubt, shown=COST_LEVEL * self.rule.share(n)) < shift:
+                shift = self._shift(1.0)
+                arm.latest = _unless_discarded(find(shift=shift), n == arm.most)
             if arm.latest.state != "open":
                 claim = "step" if self.asked.mode == "explore" else "not-worse" if shift > 0 else "better"
                 hopeless = "hopeless" if arm.latest.state == "discard" else None
-                return _event(arm, {"claim": claim, "reason": hopeless, **asdict(arm.latest)})
+                return event_of(arm, {"claim": claim, "reason": hopeless, **asdict(arm.latest)})
         return None
 
-    def _shift(self, arm: Arm) -> float:
-        """Return the margin for a candidate that need not be better, otherwise the least gain, as a negative number."""
-        shares = self.asked.cheaper
-        cheap = shares and all(self._cost(arm, c) <= shares[c] * self._cost(arm.champion, c) for c in shares)
-        return self.asked.margin[self.quality.metric] if cheap or self.asked.gate == "not-worse" else -self.asked.gain
+    def _shift(self, doubt: float, shown: float = 1 - COST_LEVEL) -> float:
+        """Return the margin for a candidate that need not be better, otherwise the least gain, as a negative number.
 
-    def _cost(self, arm: Arm | None, name: str) -> float:
-        """Return a cost of an arm, NaN before its first run; no comparison with NaN holds."""
-        return next((run.metric(name) for run in arm.runs.values()), math.nan) if arm is not None else math.nan
+        A candidate need not be better if it is cheaper, up to a `doubt` (p-value) of `shown`.
+        """
+        may = self.asked.gate == "not-worse" or doubt <= shown
+        return self.asked.margin[self.quality.metric] if may else -self.asked.gain
+
+    def _doubt(self, arm: Arm, n: int, m: int) -> float:
+        """Return the p-value of a candidate that is not cheaper: 0 or 1 for sizes, by a t test for `wall_seconds`.
+
+        The test reads n runs of the candidate, and those of its champion that were known when it was submitted, or the
+        first m runs of the first champion.
+        """
+        champion, doubts = arm.champion, [0.0 if self.asked.cheaper else 1.0]
+        assert champion is not None
+        for name, share in self.asked.cheaper.items():
+            own, others = ([run.metric(name) for run in each.runs.values()] for each in (arm, champion))
+            if name != "wall_seconds":  # no comparison with NaN holds: a size that is unknown is none
+                doubts.append(0.0 if own and others and own[0] <= share * others[0] else 1.0)
+            elif n > 0:
+                runs = arm.ended()[:n], champion.ended()[: champion.looked or m]
+                mine, theirs = (np.array([run.metric(name) for run in each]) for each in runs)
+                doubts.append(doubt_of_ratio(mine, theirs, share))
+        return max(doubts) if all(map(math.isfinite, doubts)) else 1.0
 
     def _shared(self, arm: Arm, n: int) -> list[TrialProgress]:
         assert arm.reference is not None
@@ -336,13 +305,6 @@ class Campaign:
             self.k = 0
 
 
-def _arm_number(run: TrialProgress) -> int | None:
-    """Return the number of a run's arm; None for a run of the closing."""
-    number = run.sampler_state.get("trial", {}).get(PLACE)
-    return None if number is None else int(number)
-
-
-def _event(arm: Arm, found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the event of a decision, without what it does not have: a number that is not finite, a `need`."""
-    kept = {name: value for name, value in found.items() if value is not None and value not in (math.inf, -math.inf)}
-    return {"candidate": arm.number, **kept}
+def _unless_discarded(found: Judgement, is_last: bool) -> Judgement:
+    """Return a judgement that a candidate is better, without a discard: its cost may show with further runs."""
+    return found if found.state != "discard" else replace(found, state="undecided" if is_last else "open")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ablate.base.errors import LedgerError, StudyFailedError
 from ablate.core.config import DatasetFacts
 from ablate.core.objectives import COST_METRICS, losses, on_test, value_fault
-from ablate.core.trial import CONFIRM_SEED_BASE, Decision, Report, Stage, TrialState
+from ablate.core.trial import CONFIRM_SEED_BASE, PLACE, Decision, Report, Stage, TrialState
 from ablate.ledger import EventRecord, NewTrial, TrialRecord
 from ablate.ledger.requests import ANSWERED, RETRY
 from ablate.study.tuning_seeds import tuning_seeds
@@ -23,13 +23,13 @@ from ablate.tuning.row_tuning import RowTuning
 from ablate.tuning.rungs import RungReport, Rungs
 from ablate.tuning.standing import StageStanding, Standing, stage_standing
 from ablate.tuning.suggester import Suggester
-from ablate.tuning.trial_progress import PLACE, ReportSummary, TrialProgress, metric_of
+from ablate.tuning.trial_progress import ReportSummary, TrialProgress, metric_of
 from ablate.tuning.twins import Measure
 from ablate.tuning.warm_start import WARM_START
 
 if TYPE_CHECKING:
     from ablate.study import Study
-    from ablate.tuning.campaign import Arm
+    from ablate.tuning.arms import Arm
 
 RETRIED, RESUMED, FAILED = "retried", "resumed", "failed"
 

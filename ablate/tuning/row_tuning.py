@@ -12,12 +12,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ablate.base.randomness import stream
-from ablate.core.trial import Stage
+from ablate.core.trial import PLACE, Stage
 from ablate.ledger import NewTrial
 from ablate.study.tuning_seeds import tuning_seeds_of
 from ablate.tuning.search_space import SearchSpace, inner_at_share
 from ablate.tuning.suggester import Suggester
-from ablate.tuning.trial_progress import PLACE
 from ablate.tuning.tuned_rows import RowPart, TunedRows, place_of
 
 if TYPE_CHECKING:

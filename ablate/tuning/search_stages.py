@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ablate.core.trial import TrialState
 from ablate.ledger import NewEvent, NewTrial
-from ablate.tuning.campaign import JUDGED
+from ablate.ledger.requests import JUDGED
 from ablate.tuning.dataset_search import DatasetSearch
 from ablate.tuning.racing import RACED, budget_of
 from ablate.tuning.recorded import (

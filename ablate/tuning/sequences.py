@@ -11,9 +11,9 @@ from optuna.trial import FrozenTrial
 
 from ablate.base.errors import RequestError
 from ablate.base.randomness import stream
+from ablate.core.trial import PLACE
 from ablate.tuning.request import SamplerRequest
 from ablate.tuning.search_space import GRID_LIMIT, SearchSpace, inner_at_share, shuffled, walk
-from ablate.tuning.trial_progress import PLACE
 
 if TYPE_CHECKING:
     import optuna

@@ -18,7 +18,7 @@ from ablate.base.randomness import stream
 from ablate.core.config import DatasetFacts, TrainableSettings
 from ablate.core.objectives import constraint_text
 from ablate.core.registry import SAMPLERS
-from ablate.core.trial import TrialConfig, TrialKey, TrialState
+from ablate.core.trial import PLACE, TrialConfig, TrialKey, TrialState
 from ablate.ledger import NewTrial
 from ablate.study import VARIANT
 from ablate.tuning.bounded_history import BoundedHistory
@@ -29,7 +29,7 @@ from ablate.tuning.samplers import BOUNDED, OBSERVED, STARTUP
 from ablate.tuning.search_space import ENUMERATION_LIMIT, SearchSpace, decode, shuffled, walk
 from ablate.tuning.sequences import SequenceEndedError, SequenceSampler
 from ablate.tuning.trial_converter import TrialConverter
-from ablate.tuning.trial_progress import PLACE, TrialProgress
+from ablate.tuning.trial_progress import TrialProgress
 from ablate.tuning.twins import Measure, TwinSizes
 
 if TYPE_CHECKING:

@@ -17,7 +17,6 @@ from ablate.core.trial import Decision, Report, TrialConfig, TrialKey, TrialStat
 from ablate.ledger import EventRecord, ReportRecord, TrialRecord
 
 DRIVER_STARTED = "driver_started"
-PLACE = "ablate:place"  # in the sampler state of a trial: its place in a sequence or design
 UNSEEN = "training not seen"  # the constraint that a stopped trial violates for its sampler
 
 

@@ -12,11 +12,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ablate.core.objectives import best_place
-from ablate.core.trial import TUNE_SEED_BASE, TrialState
+from ablate.core.trial import PLACE, TUNE_SEED_BASE, TrialState
 from ablate.study import VARIANT
 from ablate.study.tuning_seeds import tuning_seed_of, tuning_seeds_of
 from ablate.tuning.confirmation import seeds_by_source
-from ablate.tuning.trial_progress import PLACE, TrialProgress
+from ablate.tuning.trial_progress import TrialProgress
 
 if TYPE_CHECKING:
     from ablate.study import Study

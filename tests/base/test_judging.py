@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ablate.base.judging import Judgement, Pool, Rule, judge
+from ablate.base.judging import Judgement, Pool, Rule, doubt_of_ratio, judge
 from ablate.base.randomness import stream
+from ablate.tuning.campaign import COST_LEVEL
 from support.paths import REPOSITORY
 
 sys.path.insert(0, str(REPOSITORY / "benchmarks"))
@@ -264,3 +265,28 @@ def test_a_simulated_agent_copies_the_best_looking_candidate() -> None:
     assert np.corrcoef(values.ravel(), agent.best.ravel())[0, 1] == pytest.approx(0.8, abs=0.01)
     assert values.std() == pytest.approx(1, abs=0.02)
     assert (order == np.arange(calibration.WIDTH)).all()
+
+
+@pytest.mark.parametrize("n", [1, 2, 8])
+def test_a_saving_of_time_is_doubted_as_by_the_t_test_on_logarithms(n: int) -> None:
+    own, others = (np.exp(0.1 * random(f"times {size}").standard_normal(size)) for size in (n, 9))
+    found = doubt_of_ratio(own, others, 0.9)
+    assert 0 < found < 1
+    if n > 1:
+        assert found == pytest.approx(
+            stats.ttest_ind(np.log(own), np.log(others) + math.log(0.9), alternative="less").pvalue
+        )
+    else:
+        z = (math.log(own[0] / 0.9) - np.log(others).mean()) / np.log(others).std(ddof=1) / math.sqrt(1 + 1 / 9)
+        assert found == pytest.approx(stats.t.cdf(z, 8))
+    assert doubt_of_ratio(np.full(n, 0.8), np.ones(9), 0.9) < 1e-100, "times without spread"
+    assert doubt_of_ratio(np.full(n, 0.95), np.ones(9), 0.9) == 1
+
+
+def test_a_candidate_that_saves_no_more_than_was_asked_is_said_to_in_at_most_5_percent() -> None:
+    draw, level = random("no saving"), COST_LEVEL
+    times = np.exp(0.2 * draw.standard_normal((1000, 2, 32)))
+    said = [
+        any(doubt_of_ratio(0.9 * a[:n], b[: 2 * n], 0.9) < level * RULE.share(n) for n in (8, 16, 32)) for a, b in times
+    ]
+    assert 0.01 < np.mean(said) <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / 1000)

@@ -16,6 +16,7 @@ import pytest
 
 import ablate
 from ablate.ledger import Ledger
+from ablate.tracking.address import default_uri
 from support.commands import LOCAL, checked, run, write_study
 from support.paths import REPOSITORY
 from support.searches import url_in
@@ -142,6 +143,54 @@ def test_the_example_of_the_page_prints_what_the_page_says(
         assert out.partition("Report:")[0].split() == says.split(), err
 
 
+@pytest.mark.services
+def test_mlflow_shows_what_became_of_each_candidate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    write_study(tmp_path, {"campaign_code.py": CODE, "study.yaml": STUDY})
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    here = ("--executor", "local", "--runs-dir", str(tmp_path / "runs"))
+    assert run(capfd, "campaign", "open", "study.yaml", *here)[0] == 0
+    judge = ("judge", "planted", *here)
+    assert run(capfd, *judge, "--set", "config.effect=-0.1")[0] == 3
+    client = mlflow.MlflowClient(default_uri(tmp_path / "runs"))
+    [experiment] = [each.experiment_id for each in client.search_experiments() if each.name == "planted"]
+
+    def shown() -> tuple[dict[str, set[str]], Any]:
+        runs = client.search_runs([experiment])
+        [parent] = [each for each in runs if each.data.tags["ablate.kind"] == "study"]
+        found: dict[str, set[str]] = {}
+        for each in runs:
+            if (number := each.data.tags.get("ablate.candidate")) is not None:
+                found.setdefault(number, set()).add(each.data.tags.get("ablate.verdict", ""))
+        return found, parent
+
+    assert shown()[0] == {"0": {""}, "1": {"discard"}}
+    assert run(capfd, *judge, "--part", "strong", "--note", "why not")[0] == 0
+    verdicts, parent = shown()
+    assert verdicts == {"0": {""}, "1": {"discard"}, "2": {"keep"}}
+    assert (parent.data.tags["ablate.champion"], parent.data.tags["ablate.reign"]) == ("2", "2")
+    gains = {point.step: point.value for point in client.get_metric_history(parent.info.run_id, "gain")}
+    listed = checked("campaign_list", run(capfd, "campaign", "list", "planted", "--json")[1])
+    assert gains == {each["candidate"]: pytest.approx(each["gain"]) for each in listed}
+    spent = {point.step: point.value for point in client.get_metric_history(parent.info.run_id, "error_spent")}
+    assert spent == {1: pytest.approx(0.05 / 51), 2: pytest.approx(0.05 * 2 / 52)}
+
+
+@pytest.mark.services
+def test_later_candidates_may_have_other_runs_and_another_effort_by_extend(say: Say, tmp_path: Path) -> None:
+    (tmp_path / "study.yaml").write_text(STUDY.replace("runs: 16", "runs: 2, effort: thorough"))
+    code, refused = say("campaign", "open", "study.yaml")
+    assert code == 2
+    assert "exists with another effort or number of runs for a candidate: campaign.effort: (not set)" in refused
+    code, out = say("campaign", "open", "study.yaml", "--extend")
+    assert code == 0, out
+    assert "About 3.6 runs for a change that does nothing" in out
+    assert say("judge", "planted", "--set", "config.effect=0.05")[1].startswith("UNDECIDED after 2 runs")
+
+
 def begin(folder: Path, *options: str) -> subprocess.Popen[bytes]:
     """Start `ablate judge` as a process and return it once its run trains."""
     (folder / "training").unlink(missing_ok=True)
@@ -170,7 +219,15 @@ def test_of_two_callers_one_drives_and_the_other_gets_its_answer(say: Say, tmp_p
     assert len(set(terms(tmp_path))) == 1, "one driver judged both"
 
 
+@pytest.fixture
+def in_storage(storage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The campaign's ledger in each kind of database."""
+    if "postgresql" in storage:
+        monkeypatch.setenv("ABLATE_STORAGE", storage)
+
+
 @pytest.mark.services
+@pytest.mark.usefixtures("in_storage")
 def test_a_killed_caller_is_continued_by_the_same_command(say: Say, tmp_path: Path) -> None:
     change = ("--set", "config.held=1", "--set", "config.effect=-0.1")
     driver = begin(tmp_path, *change)

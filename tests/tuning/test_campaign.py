@@ -18,6 +18,7 @@ from ablate.engine.training.family import family
 from ablate.ledger import Ledger
 from ablate.study import Study
 from ablate.study.checks import faults_of
+from ablate.tracking.candidates import VERDICT, candidate_tags
 from ablate.tuning import Search
 from ablate.tuning.campaign import Campaign
 from support.searches import ENDLESS, ONE, TWO, CrashError, hold_of, notes, opened, search_of, stored, study_of, url_in
@@ -45,14 +46,16 @@ def planted(config: TrialConfig) -> float:
     return 100 * (family(config).training.learning_rate - 0.1)
 
 
-def report_of(config: TrialConfig, gain: Gain = planted, *, noise: float = 1.0) -> Report:
+def report_of(
+    config: TrialConfig, gain: Gain = planted, *, noise: float = 1.0, seconds: Gain = lambda config: 1.0
+) -> Report:
     """Return the only report of a run: its planted gain, noise of its seed, and its own noise."""
     settings, seed = config.settings.model_dump_json(), config.seeds[0]
     draws = [stream(0, "digits", seed, "noise", *key).standard_normal() for key in ((), (settings,))]
     value = 0.5 + SD * (gain(config) + noise * (0.6 * draws[0] + 0.8 * draws[1]))
     test = {"test_loss": 1 - value, "test_accuracy": value} if config.stage == "confirm" else {}
     metrics = {"train_loss": 1.0, "val_loss": 1 - value, "val_accuracy": value, **test}
-    return Report(epoch=1, metrics=(metrics,), wall_seconds=1.0, final=True)
+    return Report(epoch=1, metrics=(metrics,), wall_seconds=seconds(config), final=True)
 
 
 def ask(ledger: Ledger, command: str = "judge", **parameters: Any) -> int:
@@ -161,7 +164,10 @@ def test_a_keep_supersedes_what_is_open_which_costs_no_further_run(tmp_path: Pat
         search.report(held[0].key, report_of(held[0]))
         run(search)
         campaign = state_of(search)
-        assert [arm.state for arm in campaign.arms] == ["keep", "keep", "superseded"]
+        states = [arm.state for arm in campaign.arms]
+        assert states == ["keep", "keep", "superseded"]
+        tags = candidate_tags(ledger.events("s"))
+        assert [tags[number][VERDICT] for number in (1, 2)] == states[1:], "what MLflow shows"
         assert len(campaign.arms[2].runs) == 1, "the one in training"
         two = Report(epoch=1, metrics=report_of(slow).metrics, wall_seconds=1.0)
         assert search.report(slow.key, two) is Decision.STOP
@@ -221,6 +227,35 @@ def test_cheaper_is_compared_with_the_anchor_so_quality_does_not_creep(tmp_path:
     assert [each["claim"] for each in decided(tmp_path) if each["state"] == "keep"] == ["not-worse"] * states.count(
         "keep"
     )
+
+
+@pytest.mark.parametrize(
+    ("share", "spread", "gain", "state", "claim", "runs"),
+    [
+        (0.7, 0.1, 0.0, "keep", "not-worse", {8, 16}),
+        (1.0, 0.1, 0.0, "discard", "better", set(range(1, 9))),
+        (0.8, 0.5, 0.0, "undecided", "better", {32}),
+        (0.88, 0.3, 4.0, "keep", "better", {8}),
+    ],
+    ids=["faster", "as fast", "perhaps faster", "perhaps faster, but better"],
+)
+def test_less_time_must_show_before_a_candidate_need_not_be_better(
+    tmp_path: Path, share: float, spread: float, gain: float, state: str, claim: str, runs: set[int]
+) -> None:
+    study = campaign_of(cheaper={"wall_seconds": 0.9}, margin={"val_accuracy": 2 * SD})
+
+    def seconds(config: TrialConfig) -> float:
+        changed = family(config).training.weight_decay > 0
+        noise = stream(0, "digits", config.seeds[0], "time", str(changed)).standard_normal()
+        return 100 * (share if changed else 1.0) * float(np.exp(spread * noise))
+
+    with opened(study, tmp_path) as (search, _, ledger):
+        run(search, seconds=seconds)
+        ask(ledger, settings={DECAY: 0.1})
+        run(search, lambda config: gain * (family(config).training.weight_decay > 0), seconds=seconds)
+    [found] = decided(tmp_path)
+    assert (found["state"], found["claim"]) == (state, claim)
+    assert found["runs"] in runs
 
 
 def test_same_numbers_failures_and_divergence_are_discarded_with_their_reason(tmp_path: Path) -> None:
