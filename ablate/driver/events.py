@@ -27,7 +27,7 @@ class _Events:
         trials = ledger.trials(study)
         self._states: dict[TrialKey, TrialState] = {trial.key: trial.state for trial in trials}
         self._revision = max((trial.revision for trial in trials), default=0)
-        self._report = max((report.rowid for report in ledger.reports(study)), default=0)
+        self._report = ledger.last_report(study)
         counts = {state.value: sum(trial.state is state for trial in trials) for state in TrialState}
         tell({"event": "started", "study": study, "trials": counts})
 

@@ -169,6 +169,12 @@ class Ledger:
             query = query.where(trial_table.c.number == number)
         return self._made(partial(report_from_row, study=name), self._rows(query.order_by(*_BY_REPORT)))
 
+    def last_report(self, name: str) -> int:
+        """Return the rowid of the report of a study that was committed last, 0 without any: a cursor."""
+        of_study = report_table.join(study_table, report_table.c.study_id == study_table.c.id)
+        last = select(func.max(report_table.c.id).label("last")).select_from(of_study)
+        return self._rows(last.where(study_table.c.name == name))[0]["last"] or 0
+
     def reports_since(self, name: str, rowid: int) -> list[ReportRecord]:
         """Return the reports committed after the one with `rowid` (0: all) in the order of commit.
 

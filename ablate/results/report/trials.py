@@ -45,6 +45,7 @@ def _described(results: Results, row: Mapping[str, Any], reports: pl.DataFrame |
     seeds = [] if reports is None else reports["seed"].unique(maintain_order=True).to_list()
     tip = {"settings": printable(settings_text(settings, settings))}
     tip |= {"seeds": ", ".join(map(str, seeds))} if seeds else {}
+    asked = commands_of_trial(study, row["dataset"], row["trial"], row["state"], settings)
     output = results.output(row["dataset"], row["trial"]) if results.output is not None else ""
     return {
         "number": row["trial"],
@@ -57,7 +58,7 @@ def _described(results: Results, row: Mapping[str, Any], reports: pl.DataFrame |
         "tip": json.dumps(tip),
         "terms": [(term, printable(text)) for term, text in _terms(study, row, seeds, settings, reports)],
         "output": "\n".join(map(printable, output.splitlines()[-MOST_LINES:])),
-        "commands": list(_commands(study, row, settings)),
+        "commands": [(what, shlex.join(["ablate", *words])) for what, words in asked],
     }
 
 
@@ -99,15 +100,17 @@ def _terms(
         yield "MLflow run", row["mlflow_run_id"]
 
 
-def _commands(study: Study, row: Mapping[str, Any], settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what a reader may do with a trial, and the command."""
-    where = ["--dataset", row["dataset"]] if len(study.labels) > 1 else []
-    number = [study.name, str(row["trial"]), *where]
-    yield "All of its record", shlex.join(["ablate", "trial", *number])
-    if row["state"] == "FAIL":
-        yield "Try it again", shlex.join(["ablate", "retry", *number])
-        yield "Train it from its beginning", shlex.join(["ablate", "retry", *number, "--from-start"])
-    if study.compare is None and study.deterministic is None:
-        searched = study.space_for(row["dataset"]).names()
+def commands_of_trial(
+    study: Study, dataset: str, number: int, state: str, settings: Mapping[str, Any], place: Sequence[str] = ()
+) -> Iterator[tuple[str, list[str]]]:
+    """Yield what a reader may do with a trial, and the words of the command; `place` are options of where it is."""
+    where = [*(["--dataset", dataset] if len(study.labels) > 1 else []), *place]
+    of_trial = [study.name, str(number), *where]
+    yield "All of its record", ["trial", *of_trial]
+    if state == "FAIL":
+        yield "Try it again, from its newest checkpoint", ["retry", *of_trial]
+        yield "Train it again from its beginning", ["retry", *of_trial, "--from-start"]
+    if study.compare is None and study.campaign is None and study.deterministic is None:
+        searched = study.space_for(dataset).names()
         words = assignments({name: value for name, value in settings.items() if name in searched})
-        yield "Try it with other values", shlex.join(["ablate", "enqueue", study.name, *words, *where])
+        yield "Try it with other values", ["enqueue", study.name, *words, *where]

@@ -26,6 +26,7 @@ from ablate.studies.live.views import Made, Views, state_line, version_of
 from ablate.studies.status import overview, results_as_values, status_of
 from ablate.studies.stored import known_names, read_study
 from ablate.studies.trial import trial_details
+from ablate.study import parse_study
 
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'unsafe-inline';"
@@ -105,7 +106,8 @@ class _Pages:
         found = trial_details(name, self._views.locations, number=number, dataset=dataset)
         version = version_of(glance.study, glance.last_event)
         live = live_line([state_line(glance)], version=version, depth=4, state=f"{number}/state")
-        parts = trial_parts(name, found, self._views.locations, link=self._run(found, glance.study.tracking))
+        study = parse_study(glance.study.file_text, name, known_good=True)
+        parts = trial_parts(study, found, self._views.locations, link=self._run(found, glance.study.tracking))
         return _answer(request, shell("trial.html.j2", title=found["trial"], live=live, **parts))
 
     def trial_state(self, request: Request) -> Response:

@@ -9,12 +9,12 @@ from typing import Any
 from markupsafe import Markup
 
 from ablate.base.errors import AblateError
-from ablate.base.plain_text import assignments
 from ablate.ledger import Glance
 from ablate.results.front.summary import size_metric
 from ablate.results.front.tables import quality_name
 from ablate.results.rendering.numbers import count, quantity
 from ablate.results.report.frame import asset, environment
+from ablate.results.report.trials import commands_of_trial
 from ablate.studies.homes import command_to_continue
 from ablate.studies.live.views import Views, counts_text, version_of
 from ablate.studies.locations import Locations
@@ -95,7 +95,7 @@ def sketch(study: Study, rows: Sequence[Mapping[str, Any]]) -> str:
     return " ".join(f"{x:.1f},{SKETCH[1] - y:.1f}" for x, y in zip(*scaled, strict=True))
 
 
-def trial_parts(study: str, found: Mapping[str, Any], locations: Locations, *, link: str | None) -> dict[str, Any]:
+def trial_parts(study: Study, found: Mapping[str, Any], locations: Locations, *, link: str | None) -> dict[str, Any]:
     """Return the template's values of a trial's page from the result of `trial_details`."""
     config, lines = found["config"], found["output"].splitlines()
     sizes = [
@@ -110,8 +110,11 @@ def trial_parts(study: str, found: Mapping[str, Any], locations: Locations, *, l
         "Checkpoint": found["checkpoint"],
     }
     headings, rows = epoch_rows(found["reports"], found["unit"])
+    _, dataset, number = found["trial"].rsplit("/", 2)
+    place = [*locations.runs_option(), *(["--storage", locations.storage] if locations.storage else [])]
+    asked = commands_of_trial(study, dataset, int(number), found["state"], config["parameters"], place)
     return {
-        "study": study,
+        "study": study.name,
         "found": found,
         "link": link,
         "status": [(term, text) for term, text in told.items() if text],
@@ -120,22 +123,5 @@ def trial_parts(study: str, found: Mapping[str, Any], locations: Locations, *, l
         "rows": rows,
         "events": [(event_text(event), (event.get("detail") or "").rstrip()) for event in found["events"]],
         "output": "\n".join(lines[-LINES_SHOWN:]),
-        "commands": list(commands(study, found, locations).items()),
+        "commands": [(what, command_to_continue(words)) for what, words in asked],
     }
-
-
-def commands(study: str, found: Mapping[str, Any], locations: Locations) -> dict[str, str]:
-    """Return commands about a trial, without secrets, by what they do."""
-    _, dataset, number = found["trial"].rsplit("/", 2)
-    place = [*locations.runs_option(), *(["--storage", locations.storage] if locations.storage else [])]
-    of_trial = [study, number, "--dataset", dataset, *place]
-    asked = {"All that is kept of its output": ["trial", *of_trial, "--log"]}
-    if found["state"] == "FAIL":
-        asked["Try it again, from its newest checkpoint"] = ["retry", *of_trial]
-        asked["Train it again from its beginning"] = ["retry", *of_trial, "--from-start"]
-    if found["stage"] == "search" and found["config"]["variant"] is None:
-        settings = assignments(found["config"]["parameters"])
-        asked["Try a configuration like it: change a value"] = [
-            "enqueue", study, *settings, "--dataset", dataset, *place
-        ]  # fmt: skip
-    return {text: command_to_continue(words) for text, words in asked.items()}
