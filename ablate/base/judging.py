@@ -8,7 +8,7 @@ a campaign in which no candidate is better keeps one with probability at most al
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -29,6 +29,11 @@ FEWEST_PAIRS = 4  # degrees of freedom below which the correlation is not used
 HIGHEST_CORRELATION = 0.98
 ROUNDING = 1e-12  # of a run's value: smaller differences are none, where runs have no spread
 TINY = 1e-30
+
+
+def default_effort(mode: Mode) -> Effort:
+    """Return how soon a hopeless candidate is given up in a mode."""
+    return "frugal" if mode == "explore" else "normal"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,9 +67,9 @@ class Rule:
         most: int = 32,
         floor: float = 0.0,
     ) -> Rule:
-        """Return the rule of a mode; without `effort`, that is `normal` for claims and `frugal` for exploring."""
+        """Return the rule of a mode."""
         explores = mode == "explore"
-        slope, log = EFFORTS[effort or ("frugal" if explores else "normal")]
+        slope, log = EFFORTS[effort or default_effort(mode)]
         return cls(
             looks=(2, 4, 8, 16) if explores else (8, 16, 32, 64, 128, 256),
             shares=(0.3, 0.3, 0.3, 0.1) if explores else (0.2, 0.3, 0.3, 0.1, 0.05, 0.05),
@@ -77,6 +82,11 @@ class Rule:
             reference_factor=1 if explores else 2,
             floor=floor,
         )
+
+    def with_effort(self, effort: Effort) -> Rule:
+        """Return this rule with another line below which a candidate is hopeless."""
+        slope, log = EFFORTS[effort]
+        return replace(self, discard_slope=slope, discard_log=log)
 
     def rate(self, k: int) -> float:
         """Return the error rate of candidate k (from 1), at most 1/2."""

@@ -177,6 +177,7 @@ def _refuse_timed(study: Study, options: RunOptions) -> None:
     """Raise RequestError if a study measures its trials' seconds, which depend on what trains beside them."""
     compared = study.compare.metrics if study.compare is not None else ()
     timed = [*(o.metric for o in study.objectives), *(c.metric for c in study.constraints), *compared]
+    timed += [] if study.campaign is None else study.campaign.cheaper
     if "wall_seconds" in timed:
         raise RequestError(
             f"--pack {options.pack}: study {study.name!r} measures wall_seconds, and in a pack a trial has its share of"

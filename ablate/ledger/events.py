@@ -35,11 +35,13 @@ _TRIAL = _payload({"trial": NonNegativeInt}, {"epoch": NonNegativeInt})
 _COUNT = {"search_trials": NonNegativeInt}
 _RACED: dict[str, Any] = {"round": PositiveInt, "given": list[Pair], "decided": dict[Number, bool], "budget": int}
 _RACED["seeds"] = dict[Number, int]
-_ANSWER = {"request": int, "start": NonNegativeInt, "command": str, "trial": NonNegativeInt, "refused": str}
+_ANSWER: dict[str, Any] = {"request": int, "command": str, "refused": str}
+_ANSWER |= {"start": NonNegativeInt, "trial": NonNegativeInt}
 _ANSWER |= {"candidate": NonNegativeInt, "settings": dict[str, Any], "known": NonNegativeInt, "runs": PositiveInt}
+_ANSWER["effort"] = Literal["frugal", "normal", "thorough"]
 _JUDGED: dict[str, Any] = {"candidate": NonNegativeInt, "runs": PositiveInt}
 _JUDGED["state"] = Literal["keep", "discard", "undecided"]
-_NUMBERS = dict.fromkeys(("gain", "se", "df", "p", "allowed", "bound", "low", "high", "correlation"), Finite)
+_NUMBERS = dict.fromkeys(("gain", "se", "df", "p", "cost_p", "allowed", "bound", "low", "high", "correlation"), Finite)
 PAYLOADS: Mapping[str, type[BaseModel]] = {
     "driver_started": _payload({"holder": str}, {"gpus_per_trial": Finite}),
     "exhausted": _payload(_COUNT),

@@ -24,6 +24,7 @@ from ablate.tuning.recorded import RecordedSearch, recorded_searches
 EXIT_CODES = {"keep": 0, "refused": 2, "discard": 3}  # of `ablate judge`; every other state: 4
 OPEN = 4
 SHOWN = 7  # characters of a revision in words
+NUMBERS = ("claim", "gain", "low", "high", "se", "df", "p", "cost_p", "allowed", "bound", "need", "correlation")
 COSTS = ("params", "flops", "wall_seconds")
 
 
@@ -53,7 +54,7 @@ class Verdict:
 
     def __getattr__(self, name: str) -> Any:
         """Return a number of the last look: gain, low, high, p, need and others; None if it has none."""
-        if name in ("gain", "low", "high", "se", "df", "p", "allowed", "bound", "need", "correlation", "claim"):
+        if name in NUMBERS:
             return self.found.get(name)
         raise AttributeError(name)
 
@@ -80,7 +81,6 @@ class Verdict:
     def as_values(self) -> dict[str, Any]:
         """Return plain values (docs/json.md)."""
         of, arm, found = self.ledger, self.arm, self.found
-        names = ("claim", "gain", "low", "high", "se", "df", "p", "allowed", "bound", "need", "correlation")
         return {
             "campaign": of.study.name,
             "candidate": None if arm is None else arm.number,
@@ -93,7 +93,7 @@ class Verdict:
             "alpha_k": None if arm is None else of.campaign.rule.rate(arm.k),
             "runs": self.runs,
             "reference_runs": int(found.get("reference_runs", 0)),
-            **{name: finite(found.get(name)) for name in names},
+            **{name: finite(found.get(name)) for name in NUMBERS},
             "cost": {} if arm is None else of.costs(arm),
             "code": None if arm is None or arm.code is None else arm.code.model_dump(exclude={"requirements"}),
             "diff": self.diff,
@@ -246,8 +246,10 @@ class LedgerCampaign:
 
     def _cost(self, arm: Arm | None, name: str) -> float:
         runs = [] if arm is None else [run for run in arm.runs.values() if run.state is TrialState.COMPLETE]
-        known = [run.metric(name) for run in (runs if name == "wall_seconds" else runs[:1])]
-        return sum(known) / len(known) if known else math.nan
+        if arm is None or not runs or name != "wall_seconds":
+            return runs[0].metric(name) if runs else math.nan
+        times = [run.metric(name) for run in runs[: arm.looked or len(runs)]]
+        return math.exp(math.fsum(map(math.log, times)) / len(times)) if min(times) > 0 else math.nan
 
     def error_of(self, number: int | None) -> str:
         """Return the error of a trial, or an empty text."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
@@ -10,7 +9,7 @@ from pydantic import Field
 from ablate.study.sections import Metric, Section
 
 if TYPE_CHECKING:
-    from ablate.base.judging import Rule
+    from ablate.base.judging import Effort, Rule
 
 Share = Annotated[float, Field(gt=0, le=1)]
 OF_A_CAMPAIGN: dict[str, Any] = {  # its runs are trained in full, and only its closing opens the test split
@@ -70,9 +69,16 @@ class Campaign(Section):
     """Command that measures what a candidate's command has written to `{output}`, with the code of the opening."""
     close: Closing = Closing()
 
-    @cached_property
+    @property
+    def pace(self) -> Effort:
+        """`effort`, or the default of the mode."""
+        from ablate.base.judging import default_effort  # imports scipy
+
+        return self.effort or default_effort(self.mode)
+
+    @property
     def rule(self) -> Rule:
         """The rule that judges."""
-        from ablate.base.judging import Rule  # imports scipy
+        from ablate.base.judging import Rule
 
-        return Rule.of(mode=self.mode, effort=self.effort, expect=self.expect, length=self.length, most=self.runs)
+        return Rule.of(mode=self.mode, effort=self.pace, expect=self.expect, length=self.length, most=self.runs)

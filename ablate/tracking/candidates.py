@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from ablate.ledger import EventRecord
 from ablate.ledger.requests import ANSWERED, JUDGED
 from ablate.study.campaign import Campaign
-from ablate.tracking.contents import Point, milliseconds
+from ablate.tracking.contents import Point, cut, milliseconds
 
 EVENTS = "ablate.events"  # tag of the parent: how many events of the ledger have been shown
 NUMBER, REIGN, VERDICT = "ablate.candidate", "ablate.reign", "ablate.verdict"
@@ -20,18 +21,22 @@ def candidate_tags(events: Sequence[EventRecord]) -> dict[int, dict[str, str]]:
     They are the candidate's number, the reign in which it was submitted, its verdict, and perhaps its reason, the
     revision of its code, its note and by whom it is.
     """
-    reign, found = 1, {0: {NUMBER: "0"}}
+    reign, found, judged = 1, {0: {NUMBER: "0"}}, dict[int, int]()
     for event in events:
         payload = event.payload
-        if event.kind == ANSWERED and (number := payload.get("candidate")) is not None and number not in found:
-            said = {f"ablate.{name}": payload[name] for name in ("note", "by") if name in payload}
+        number = payload.get("candidate")
+        if event.kind == ANSWERED and number is not None and number not in found:
+            said = {f"ablate.{name}": cut(payload[name]) for name in ("note", "by") if name in payload}
             if "code" in payload:
                 said["ablate.code"] = payload["code"]["revision"]
             found[number] = {NUMBER: str(number), REIGN: str(reign), VERDICT: "open", **said}
+        elif event.kind == ANSWERED and number in found and payload["runs"] > judged.get(number, math.inf):
+            found[number][VERDICT] = "open"  # it was undecided, and may have more runs
         elif event.kind == JUDGED:
             number = payload["candidate"]
             reason = {"ablate.reason": payload["reason"]} if "reason" in payload else {}
             found[number] |= {VERDICT: payload["state"], **reason}
+            judged |= {number: payload["runs"]} if payload["state"] == "undecided" else {}
             if payload["state"] == "keep":
                 reign += 1
                 for tags in found.values():

@@ -66,10 +66,8 @@ def study_tags(record: StudyRecord, dataset: str) -> dict[str, str]:
 
 def study_parameters(study: Study, dataset: str) -> dict[str, str]:
     """Return the settings of the study file that may not change, by dotted name, without the searched axes."""
-    left_out = {"study", "datasets", "model", "training", "variants", "budget", "confirm"}
-    if study.compare is not None:
-        left_out.add("replicates")  # a comparison may have more later
-    said = study.model_dump(mode="json", exclude=left_out)
+    unsaid = dict.fromkeys(("study", "datasets", "model", "training", "variants"), True)
+    said = study.model_dump(mode="json", exclude={**unsaid, **_changeable(study)})
     task = study.datasets[dataset].model_dump(mode="json")
     named = {"study": study.name, "dataset": dataset, **leaves({"task": task, **said})}
     return {key_of(name): _text(value) for name, value in named.items()}
@@ -77,9 +75,14 @@ def study_parameters(study: Study, dataset: str) -> dict[str, str]:
 
 def study_note(study: Study) -> dict[str, str]:
     """Return tags of what a resumed study may change: its budget and confirmation, and a comparison's seeds."""
-    may = {"budget", "confirm"} if study.compare is None else {"budget", "confirm", "replicates"}
-    said = study.model_dump(mode="json", include=may)
+    said = study.model_dump(mode="json", include=_changeable(study))
     return {f"ablate.{name}": _text(value) for name, value in said.items()}
+
+
+def _changeable(study: Study) -> dict[str, Any]:
+    found: dict[str, Any] = {"budget": True, "confirm": True}
+    found |= {"replicates": True} if study.compare is not None else {}
+    return found | ({"campaign": {"runs", "effort"}} if study.campaign is not None else {})
 
 
 def trial_tags(record: TrialRecord, study: StudyRecord) -> dict[str, str]:
@@ -110,10 +113,10 @@ def changing_tags(record: TrialRecord) -> dict[str, str]:
     tags = {
         "ablate.state": str(record.state),
         "ablate.attempt": str(record.attempt),
-        "mlflow.note.content": _cut(one_printable_line(state_text(record))),
+        "mlflow.note.content": cut(one_printable_line(state_text(record))),
     }
     if record.error is not None:
-        tags["ablate.error"] = _cut(record.error)
+        tags["ablate.error"] = cut(record.error)
     return tags
 
 
@@ -157,7 +160,7 @@ def run_name(config: TrialConfig, *, several: bool) -> str:
         number = f"{number} tuning" if config.stage == "tune" else number
         parts = [number, config.variant or "", settings_text(config.parameters, searched)]
     name = " · ".join(part for part in parts if part)
-    return _cut(f"{config.key.dataset} {name}" if several else name, NAME_LIMIT)
+    return cut(f"{config.key.dataset} {name}" if several else name, NAME_LIMIT)
 
 
 def trial_parameters(config: TrialConfig) -> dict[str, str]:
@@ -250,8 +253,9 @@ def key_of(name: str) -> str:
 
 
 def _text(value: Any) -> str:
-    return _cut(value if isinstance(value, str) else json.dumps(value))
+    return cut(value if isinstance(value, str) else json.dumps(value))
 
 
-def _cut(text: str, limit: int = VALUE_LIMIT) -> str:
+def cut(text: str, limit: int = VALUE_LIMIT) -> str:
+    """Return a text of at most `limit` characters."""
     return text if len(text) <= limit else text[: limit - 1] + "…"

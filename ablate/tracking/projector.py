@@ -74,8 +74,11 @@ class Projector:
         if record is None:
             return
         self._collect(record)
-        self._show_candidates(record)
         refused: RefusedError | None = None
+        try:
+            self._show_candidates(record)
+        except RefusedError as error:
+            refused = error
         for key in sorted(self._owed):
             try:
                 self._show(self._owed[key], record)
@@ -108,9 +111,12 @@ class Projector:
 
     def run_id(self, key: TrialKey) -> str | None:
         """Return the run of a trial, or None if it does not exist yet or the user deleted it."""
+        trials = [] if key in self._trials else self._ledger.trials(self._study.name, key.dataset)
+        return self._run_id_of(next((trial for trial in trials if trial.key == key), None), key)
+
+    def _run_id_of(self, trial: TrialRecord | None, key: TrialKey) -> str | None:
         if key not in self._trials:
-            trials = self._ledger.trials(self._study.name, key.dataset)
-            recorded = next((trial.mlflow_run_id for trial in trials if trial.key == key), None)
+            recorded = None if trial is None else trial.mlflow_run_id
             run = self._store.get(recorded) if recorded is not None else None
             if run is None:
                 return None
@@ -146,24 +152,28 @@ class Projector:
 
     def _show_candidates(self, study: StudyRecord) -> None:
         """Show what was decided of a campaign's candidates: in their runs, and as charts in the parent."""
-        events = [] if self._study.campaign is None else self._ledger.events(study.name)
-        if self._study.campaign is None or not events:
+        campaign = self._study.campaign
+        events = [] if campaign is None else self._ledger.events(study.name)
+        if campaign is None or not events:
             return
         parent = self._parent(self._study.labels[0], study)
-        shown, self._candidates = events[: parent.events], candidates.candidate_tags(events)
-        if len(shown) == len(events):
+        shown = events[: parent.events] if parent.events <= len(events) else []  # the ledger may be an older copy
+        if self._candidates and len(shown) == len(events):
             return
-        before = candidates.candidate_tags(shown)
+        before, self._candidates = candidates.candidate_tags(shown) if shown else {}, candidates.candidate_tags(events)
         changed = {number: tags for number, tags in self._candidates.items() if tags != before.get(number)}
-        for trial in self._ledger.trials(study.name):
+        for trial in self._ledger.trials(study.name) if changed else ():
             number = place_of(trial.sampler_state)
-            if number in changed and (run_id := self.run_id(trial.key)) is not None:
+            if number in changed and (run_id := self._run_id_of(trial, trial.key)) is not None:
                 self._store.log(run_id, tags=changed[number])
         if not parent.deleted:
-            points = candidates.parent_points(self._study.campaign, events)
-            new = points[len(candidates.parent_points(self._study.campaign, shown)) :]
-            self._store.log(parent.run_id, points=new, tags=candidates.parent_tags(events))
+            points = candidates.parent_points(campaign, events)[len(candidates.parent_points(campaign, shown)) :]
+            self._store.log(parent.run_id, points=points, tags=candidates.parent_tags(events))
         parent.events = len(events)
+
+    def _tags_of_arm(self, trial: TrialRecord) -> dict[str, str]:
+        number = place_of(trial.sampler_state)
+        return {} if number is None else self._candidates.get(number, {})
 
     def _show(self, trial: TrialRecord, study: StudyRecord) -> None:
         if trial.attempt == 0 and not trial.state.finished:
@@ -221,11 +231,12 @@ class Projector:
         found = self._existing(where, trial.mlflow_run_id) if trial.key in self._unsure else None
         if found is not None:
             shown = _known(found)
+            if not found.deleted and (of_arm := self._tags_of_arm(trial)):
+                self._store.log(found.run_id, tags=of_arm)
         else:
             self._unsure.add(trial.key)  # until `create` has returned
             start = contents.milliseconds(trial.started_at or trial.created_at)
-            of_arm = self._candidates.get(place_of(trial.sampler_state) or 0, {})
-            fixed = {**tags, **of_arm, "mlflow.parentRunId": parent.run_id, **self._environment}
+            fixed = {**tags, **self._tags_of_arm(trial), "mlflow.parentRunId": parent.run_id, **self._environment}
             name = contents.run_name(trial.config, several=len(self._study.datasets) > 1)
             made = self._store.create(name=name, start=start, tags=fixed)
             shown = _Shown(run_id=made.run_id, status=made.status, new=True)

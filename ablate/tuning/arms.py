@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ablate.base.judging import Judgement, Pool
+from ablate.base.judging import Effort, Judgement, Pool
 from ablate.core.code_version import Code
 from ablate.core.trial import CAMPAIGN_SEED_BASE
 from ablate.tuning.trial_progress import TrialProgress
@@ -30,6 +30,7 @@ class Arm:
     identity: str
     runs: dict[int, TrialProgress]
     most: int
+    effort: Effort = "normal"
     code: Code | None = None
     k: int = 0
     reign: int = 0

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 EARLY = ((1, 2.0), (2, 1.5))  # thirds of a first run, and the standard deviations behind that end it there
 CURVES = 4  # least number of runs that it is compared with
-COST_LEVEL = 0.05  # of the t test of `cheaper: {wall_seconds: ...}`, over all looks at a candidate
+REFUTED = 0.95  # p-value of being cheaper above which a candidate must be better
 EQUAL = 3  # runs with the numbers of the champion end a candidate; one may be equal by chance, such as an accuracy
 
 
@@ -108,7 +108,7 @@ class Campaign:
         known = len(self.reference.ended(self.reference.skipped))
         said = change.model_dump(mode="json", include={"code", "note", "by"}, exclude_none=True)
         return {"candidate": len(self.arms), "settings": settings, "change": change.settings, "known": known,
-                "runs": most, **said}  # fmt: skip
+                "runs": most, "effort": self.asked.pace, **said}  # fmt: skip
 
     def trainable(self, arm: Arm) -> str:
         """Return the trainable of an arm's runs: the study's, in the version of the arm if the campaign has code."""
@@ -207,6 +207,7 @@ class Campaign:
             code,
             submitted=payload,
             most=payload["runs"],
+            effort=payload["effort"],
             k=self.k,
             reign=self.reign,
             known=payload["known"],
@@ -230,7 +231,7 @@ class Campaign:
                 if self.is_behind(own[0], own[0].epoch, own[0].means):
                     reason = "behind"
                 return event_of(arm, {"state": "discard", "runs": n, "reason": reason, "trial": own[n - 1].number})
-            if len(base) < m:
+            if len(base) < m or (arm.champion is not None and len(arm.champion.ended()) < arm.champion.looked):
                 return None
             shared, doubt = self._shared(arm, n), self._doubt(arm, n, m)
             shift = self._shift(doubt)
@@ -240,18 +241,20 @@ class Campaign:
                 arm.looked = n
                 continue
             values, beside, known = (self._values(each) for each in (own[:n], shared, base[:m]))
-            find = partial(judge, values, beside, known, arm.pool, arm.k, rule=replace(self.rule, most=arm.most))
+            rule = replace(self.rule.with_effort(arm.effort), most=arm.most)
+            find = partial(judge, values, beside, known, arm.pool, arm.k, rule=rule)
             arm.latest, arm.looked = find(shift=shift), n
-            if arm.latest.state == "keep" and self._shift(doubt, shown=COST_LEVEL * self.rule.share(n)) < shift:
+            if arm.latest.state == "keep" and self._shift(doubt, shown=arm.latest.allowed) < shift:
                 shift = self._shift(1.0)
                 arm.latest = _unless_discarded(find(shift=shift), n == arm.most)
             if arm.latest.state != "open":
                 claim = "step" if self.asked.mode == "explore" else "not-worse" if shift > 0 else "better"
                 hopeless = "hopeless" if arm.latest.state == "discard" else None
-                return event_of(arm, {"claim": claim, "reason": hopeless, **asdict(arm.latest)})
+                timed = {"cost_p": doubt} if "wall_seconds" in self.asked.cheaper else {}
+                return event_of(arm, {"claim": claim, "reason": hopeless, **asdict(arm.latest), **timed})
         return None
 
-    def _shift(self, doubt: float, shown: float = 1 - COST_LEVEL) -> float:
+    def _shift(self, doubt: float, shown: float = REFUTED) -> float:
         """Return the margin for a candidate that need not be better, otherwise the least gain, as a negative number.
 
         A candidate need not be better if it is cheaper, up to a `doubt` (p-value) of `shown`.
@@ -263,7 +266,7 @@ class Campaign:
         """Return the p-value of a candidate that is not cheaper: 0 or 1 for sizes, by a t test for `wall_seconds`.
 
         The test reads n runs of the candidate, and those of its champion that were known when it was submitted, or the
-        first m runs of the first champion.
+        first m runs of the first champion. A run that diverged has no time that counts, so it shows no saving.
         """
         champion, doubts = arm.champion, [0.0 if self.asked.cheaper else 1.0]
         assert champion is not None
@@ -273,8 +276,8 @@ class Campaign:
                 doubts.append(0.0 if own and others and own[0] <= share * others[0] else 1.0)
             elif n > 0:
                 runs = arm.ended()[:n], champion.ended()[: champion.looked or m]
-                mine, theirs = (np.array([run.metric(name) for run in each]) for each in runs)
-                doubts.append(doubt_of_ratio(mine, theirs, share))
+                mine, theirs = (_seconds(each) for each in runs)
+                doubts.append(doubt_of_ratio(mine, theirs, share) if len(theirs) > 1 else 1.0)
         return max(doubts) if all(map(math.isfinite, doubts)) else 1.0
 
     def _shared(self, arm: Arm, n: int) -> list[TrialProgress]:
@@ -308,3 +311,8 @@ class Campaign:
 def _unless_discarded(found: Judgement, is_last: bool) -> Judgement:
     """Return a judgement that a candidate is better, without a discard: its cost may show with further runs."""
     return found if found.state != "discard" else replace(found, state="undecided" if is_last else "open")
+
+
+def _seconds(runs: Sequence[TrialProgress]) -> Runs:
+    times = [run.metric("wall_seconds") if run.state is TrialState.COMPLETE else math.nan for run in runs]
+    return np.array(times, dtype=np.float64)

@@ -181,10 +181,11 @@ def test_mlflow_shows_what_became_of_each_candidate(
 
 @pytest.mark.services
 def test_later_candidates_may_have_other_runs_and_another_effort_by_extend(say: Say, tmp_path: Path) -> None:
-    (tmp_path / "study.yaml").write_text(STUDY.replace("runs: 16", "runs: 2, effort: thorough"))
-    code, refused = say("campaign", "open", "study.yaml")
-    assert code == 2
-    assert "exists with another effort or number of runs for a candidate: campaign.effort: (not set)" in refused
+    for change in ("runs: 2", "runs: 16, effort: thorough", "runs: 2, effort: thorough"):
+        (tmp_path / "study.yaml").write_text(STUDY.replace("runs: 16", change))
+        code, refused = say("campaign", "open", "study.yaml")
+        assert code == 2, change
+        assert "exists with another effort or number of runs for a candidate: campaign." in refused
     code, out = say("campaign", "open", "study.yaml", "--extend")
     assert code == 0, out
     assert "About 3.6 runs for a change that does nothing" in out

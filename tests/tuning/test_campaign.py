@@ -181,6 +181,17 @@ def test_a_keep_supersedes_what_is_open_which_costs_no_further_run(tmp_path: Pat
         assert used <= campaign.arms[1].runs.keys(), "no decision reads runs of the former reference"
 
 
+def test_another_effort_is_that_of_candidates_to_come(tmp_path: Path) -> None:
+    with opened(campaign_of(effort="thorough"), tmp_path) as (search, _, ledger):
+        run(search)
+        ask(ledger, settings={RATE: 0.101})
+        assert search.next_trial() is not None
+    with opened(campaign_of(effort="frugal"), tmp_path) as (search, _, ledger):
+        ask(ledger, settings={RATE: 0.102})
+        run(search)
+        assert [arm.effort for arm in state_of(search).arms[1:]] == ["thorough", "frugal"]
+
+
 def test_what_was_judged_is_answered_without_a_run_and_more_runs_go_on(tmp_path: Path) -> None:
     with opened(campaign_of(runs=2), tmp_path) as (search, _, ledger):
         run(search)
@@ -235,9 +246,10 @@ def test_cheaper_is_compared_with_the_anchor_so_quality_does_not_creep(tmp_path:
         (0.7, 0.1, 0.0, "keep", "not-worse", {8, 16}),
         (1.0, 0.1, 0.0, "discard", "better", set(range(1, 9))),
         (0.8, 0.5, 0.0, "undecided", "better", {32}),
+        (0.75, 0.3, 0.0, "undecided", "better", {32}),
         (0.88, 0.3, 4.0, "keep", "better", {8}),
     ],
-    ids=["faster", "as fast", "perhaps faster", "perhaps faster, but better"],
+    ids=["faster", "as fast", "perhaps faster", "faster at 5%, not at its part", "perhaps faster, but better"],
 )
 def test_less_time_must_show_before_a_candidate_need_not_be_better(
     tmp_path: Path, share: float, spread: float, gain: float, state: str, claim: str, runs: set[int]
@@ -256,6 +268,7 @@ def test_less_time_must_show_before_a_candidate_need_not_be_better(
     [found] = decided(tmp_path)
     assert (found["state"], found["claim"]) == (state, claim)
     assert found["runs"] in runs
+    assert 0.0005 < found["cost_p"] < 0.05 or share != 0.75
 
 
 def test_same_numbers_failures_and_divergence_are_discarded_with_their_reason(tmp_path: Path) -> None:
