@@ -31,8 +31,9 @@ CLOSINGS = 10  # attempts to close a generator that yields again
 class Call:
     """A call of the function: for one seed of a trial, or for all seeds of a stacked function.
 
-    The function runs on a stack of its own (a greenlet), in the thread of whoever advances it. A call has its own
-    global random state and its own state of the process: what it changes is put back while others run.
+    The function runs on a stack of its own (a greenlet), in the thread of whoever advances it, so `run.report` can wait
+    in a callback of a library, where a generator could not. A call has its own global random state and its own state of
+    the process: what it changes is put back while others run.
     """
 
     def __init__(self, function: Function, config: Mapping[str, Any], run: Run) -> None:
@@ -43,7 +44,7 @@ class Call:
         self._stack = greenlet(self._body)
         self._stack.gr_context = contextvars.copy_context()
         self._waiting = self._stack  # what continues: the function, or a greenlet of its own that has reported
-        self._driver = getcurrent()
+        self._caller = getcurrent()  # the greenlet of whoever advances the call
         self._door = run.door = Door(self._hand_over)
         self._metrics: Metrics | None = None
         self._reports = 0
@@ -142,11 +143,11 @@ class Call:
         self._metrics = self._checked(value, checked_metrics)
         self._reports += 1
         self._waiting = getcurrent()
-        self._driver.switch()
+        self._caller.switch()
 
     def _switch(self, into: Callable[[], object]) -> None:
         """Run the function until it reports or ends; raise what ended it, unless that is its stop."""
-        self._driver = self._stack.parent = getcurrent()
+        self._caller = self._stack.parent = getcurrent()
         ended: BaseException | None = None
         try:
             into()
@@ -177,11 +178,14 @@ class Call:
 
     @contextmanager
     def _own_state(self) -> Iterator[None]:
-        """Give the function its random state and its state of the process, and put the former one back at the end."""
+        """Give the function its random state and its state of the process for the block.
+
+        The former state of the process is put back at the end; that of the generators is not: each call sets its own.
+        """
         outside = ProcessState.of_turn()
         if self._state is None:
             self.run.seed_globals("start")
-            warnings.filters = list(warnings.filters)
+            warnings.filters = list(warnings.filters)  # `catch_warnings` puts the list back as an object: one for each
         else:
             self._randomness.give()
             if failed := self._state.put_back(outside):
@@ -195,7 +199,7 @@ class Call:
 
 
 def _close(generator: GeneratorType[Any, Any, Any]) -> None:
-    """End a user's generator: its `finally` blocks run. One that yields again each time is left, with a log line."""
+    """End a user's generator: its `finally` blocks run. Raises TrialError for one that yields again each time."""
     place = place_of_generator(generator)
     for _ in range(CLOSINGS):
         try:

@@ -81,7 +81,7 @@ class NumberReader:
         self._literal = None if literal is None else literal[0]
 
     def last(self, line: str) -> float | None:
-        """Return the number of the last match in `line`, None if there is none or its group matched nothing.
+        """Return the number of the last match in `line` whose group is not empty, None if there is none.
 
         Raises TrialError for a text that is no number, and for a part of a number, such as 7.5 of 7.5e-05.
         """

@@ -28,7 +28,7 @@ TAIL = 20  # last lines of the output that an error shows
 SHOWN = 200  # characters of each
 PDEATHSIG = 1  # Linux: the signal that a process gets when its parent ends
 _PROC = Path("/proc")
-_LIBC = ctypes.CDLL(None)  # found before any fork
+_LIBC = ctypes.CDLL(None)  # loaded here: `_end_with_parent` runs after a fork, where loading a library can hang
 
 
 class Running:
@@ -93,7 +93,7 @@ class Running:
         return (self._ended_at or perf_counter()) - self._begun
 
     def wait(self, ready: Callable[[], bool] = lambda: False, seconds: float | None = None) -> bool:
-        """Wait until `ready()`, by default until the command ends; return False if it ended, or time is over, before.
+        """Wait until `ready()` is true, by default for the end; return False if the end or the limit comes first.
 
         Raises PausedError once `pause()` is true, and what `read` has raised.
         """
@@ -167,7 +167,7 @@ class Running:
 
     def _blocks(self) -> Iterator[bytes]:
         """Yield the output until the command ends: another process that holds the pipe is not waited for."""
-        late = 0
+        late = 0  # bytes read after the command has ended: what exceeds a full pipe is of another process
         while late < PIPE_BYTES:
             ended = self._process.poll() is not None  # what it has printed is in the pipe then
             if not self._ready.select(0 if ended else ASK_SECONDS):

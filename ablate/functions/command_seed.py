@@ -37,8 +37,9 @@ class Readers:
 class SeedRun:
     """Starts the command of one seed, unless an earlier attempt has seen its end.
 
-    A command continues in its folder if its epochs are read and two reports are known of it: these are given out again,
-    and what it prints of their epochs is skipped. Otherwise, or to begin `again`, its folder is emptied first: a
+    A command continues in its folder if its epochs are read and two reports are known of it: the step between them is
+    needed to notice a lost report. The known reports are given out again, and what the command prints of their epochs
+    is skipped. Otherwise, or to begin `again`, its folder is emptied first: a
     command that finds a checkpoint there would leave out reports. It runs in the folder of a code `version`. Raises
     TrialError if the command cannot be started, and CheckpointDownError if the folder cannot be read or written.
     """
@@ -119,8 +120,8 @@ class SeedRun:
     def report(self, epoch: int) -> Mapping[str, float]:
         """Wait for a report and return its metrics.
 
-        Raises TrialError if the command ends before or a size is no count, LostReportError if one that continued has
-        nothing left to do.
+        Raises TrialError if the command ends before it or a size is no count, LostReportError if a command that
+        continued ends without an error before it.
         """
         if self._running is not None and not self._running.wait(lambda: self.printed >= epoch):
             error = self._running.failure(self._lacks())

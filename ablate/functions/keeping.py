@@ -1,4 +1,4 @@
-"""What `run.keep` keeps, as tensors and JSON: nothing is pickled."""
+"""The state of what `run.keep` keeps, as tensors and JSON without pickle; and of modules and global generators."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class _Lockstep:
             assert report is not None
             yield report
             if report.final and (found.state["returned"] or not any(found.state["seeds"])):
-                return  # what is kept does not lead to the end of the function
+                return  # called again, the function would train from its beginning
             if not report.final:
                 yield from self.reports()
         else:
@@ -198,7 +198,7 @@ def _trained(lockstep: _Lockstep, found: Checkpoint | None) -> Iterator[Report]:
 
 
 def _raise_first(steps: Iterable[Callable[[], None]]) -> None:
-    """Take every step, and then raise the first TrialError of them, if there is one."""
+    """Take every step, and then raise the first TrialError or PausedError of them, if there is one."""
     failed: list[AblateError] = []
     for step in steps:
         try:

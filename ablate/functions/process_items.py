@@ -97,7 +97,7 @@ class _Folder:
 
 
 class _Filters:
-    """The list of warnings filters, as an object that `catch_warnings` puts back, and what it held."""
+    """The warnings filters: the list as an object, because `catch_warnings` puts that object back, and its content."""
 
     def __init__(self, filters: Any) -> None:
         self._list, self._content = filters, list(filters)
@@ -116,7 +116,7 @@ class _Filters:
 
 @dataclass(frozen=True, kw_only=True)
 class _Timer:
-    """The timer of SIGALRM; two are equal if both run or none does, since time passes."""
+    """The timer of SIGALRM; the seconds that are left are not compared, because they pass."""
 
     runs: bool
     seconds: float = field(compare=False)

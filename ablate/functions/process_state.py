@@ -1,4 +1,8 @@
-"""What a user's code can change of its process besides random generators: to compare, to swap and to put back."""
+"""The state of a process that a user's code can change, without random generators: to read, compare and put back.
+
+`Call` swaps it between the seeds of a trial, and `Inside` puts it back after the trial. Its items are in
+`process_items`, `torch_state` and `library_state`.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +85,7 @@ class ProcessState:
         return [name for name in self.values if name in both and self.values[name] != before.values[name]]
 
     def _words(self, before: ProcessState) -> Callable[[str], str]:
-        """Return what names an item, with the keys that differ if its value is a dictionary."""
+        """Return a function that names an item, with the keys that differ if its value is a dictionary."""
 
         def words(name: str) -> str:
             new, old = self.values[name], before.values[name]
@@ -101,12 +105,12 @@ class ProcessState:
 
 
 def _items(*, whole: bool) -> dict[str, Item]:
-    return _known(whole, frozenset(name for name in LIBRARIES if name in sys.modules))
+    return _items_with(whole, frozenset(name for name in LIBRARIES if name in sys.modules))
 
 
 @lru_cache
-def _known(whole: bool, imported: frozenset[str]) -> dict[str, Item]:
-    """Return the items by words."""
+def _items_with(whole: bool, imported: frozenset[str]) -> dict[str, Item]:
+    """Return the items by their words, with those of the libraries that are imported."""
     items = [*process_items.of_python(asyncio="asyncio" in imported)]
     if "numpy" in imported:
         import numpy as np

@@ -221,8 +221,9 @@ class Run:
         refuse_own_generator(options)
         self._loaders += 1
         made = (self.epoch if self._begun else 0, self._loaders)
-        batches = options.get("batch_sampler") is not None and batch_size == BATCH
-        given = {"worker_init_fn": seed_worker, **({} if batches else {"batch_size": batch_size}), **options}
+        # a DataLoader refuses a batch size beside a batch_sampler, so the default is left out; one of the user's stays
+        unsized = options.get("batch_sampler") is not None and batch_size == BATCH
+        given = {"worker_init_fn": seed_worker, **({} if unsized else {"batch_size": batch_size}), **options}
         return Batches(self, made, lambda order: keyed_loader(dataset, order, given, rank=self.rank, world=self.world))
 
     def split(self, dataset: Dataset[Any], share: float) -> tuple[Subset[Any], Subset[Any]]:

@@ -85,7 +85,7 @@ class Value:
 
 
 def _changed(old: Any, new: Any) -> Any:
-    """Return `new`, as the changed object `old` if that is possible: other code may hold it."""
+    """Return `old` with the content of `new`, as other code may hold it; `new` if `old` cannot be changed in place."""
     if isinstance(old, list) and isinstance(new, list):
         old[:] = new
     elif isinstance(old, dict) and isinstance(new, dict):

@@ -110,7 +110,7 @@ def _cuda_device() -> int | None:
 def _autocast() -> dict[str, Any]:
     """Return what each device's autocast does, whether weights are cached, and how many blocks are open."""
     devices = {name: (torch.is_autocast_enabled(name), torch.get_autocast_dtype(name)) for name in DEVICES}
-    torch.autocast_increment_nesting()
+    torch.autocast_increment_nesting()  # torch tells the number only when it is changed
     return {**devices, "cache": torch.is_autocast_cache_enabled(), "blocks": torch.autocast_decrement_nesting()}
 
 

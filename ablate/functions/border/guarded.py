@@ -29,14 +29,15 @@ if TYPE_CHECKING:
     from ablate.core.trainable import ServedNetwork, TrialContext
 
 STOP_SECONDS = 2.0  # for the end of a user's code once the study itself is to end
-_PROCESSES: dict[tuple[object, ...], UserProcesses] = {}  # by code version, trainable, number, folder and search path
+# by code version, trainable, number of processes, id of this process (a fork of it starts its own), folder, search path
+_PROCESSES: dict[tuple[object, ...], UserProcesses] = {}
 _NOTES: dict[str, str] = {}  # for the user by subject, not yet taken
 
 
 def processes_for(name: str, count: int = 1, folder: CodeFolder | None = None) -> UserProcesses:
-    """Return the processes for the code of a trainable that this process has; new ones if there are none.
+    """Return the processes that run the code of a trainable for this process; start them if there are none.
 
-    `folder` is that of a code version; those of its other versions are ended.
+    `folder` is that of a code version; the processes of all other versions are then ended.
     """
     for other in [key for key in _PROCESSES if folder is not None and key[0] not in (None, folder)]:
         _PROCESSES.pop(other).end()
@@ -88,11 +89,12 @@ def processes_of(config: TrialConfig) -> int:
 
 
 class GuardedPack:
-    """A pack that a separate process trains; what this process prints is kept beside the trials' checkpoints.
+    """A pack that a separate process trains; what that process prints is kept beside the trials' checkpoints.
 
-    An error of one trial is its outcome, as in any pack; the end of the process is an error of all. `grace_seconds` is
-    the time in which the code may end by itself after the last report of a trial, or after it is stopped. `folder` is
-    that of a code version.
+    An error of one trial is its outcome, as in any pack; the end of the process is an error of all. With `packed` the
+    trainable's own pack trains the trials, otherwise there is one trial. `place` holds `data_dir`, `device` and `pause`
+    as in a TrialContext. `grace_seconds` is the time in which the code may end by itself after the last report of a
+    trial, or after the trial is stopped. `folder` is that of a code version.
     """
 
     def __init__(
@@ -150,7 +152,10 @@ class GuardedPack:
             log.close()
 
     def _ask(self, request: str, *arguments: Any, **options: Any) -> Any:
-        """Return the answer to a request, and keep what is printed meanwhile: others ask the same process too."""
+        """Return the answer to a request, and keep what is printed meanwhile in the trials' logs.
+
+        The sink is set for each request, because other callers of the same process set theirs.
+        """
         self._process.show(self._write)
         return self._process.ask(request, *arguments, **options)
 
@@ -159,7 +164,10 @@ class GuardedPack:
             log.write(content)
 
     def _within_grace(self, request: str, *arguments: Any) -> Any:
-        """Return the answer to a request that runs the end of a user's code; a fault of it is a note."""
+        """Return the answer to a request that lets a user's code end; if it is late or fails, note that and return ().
+
+        It has the grace time, but at most STOP_SECONDS from the moment at which the study is to pause.
+        """
         stopped: list[float] = []
 
         def limit() -> float:
@@ -206,7 +214,7 @@ def _asked(name: str, method: str, *arguments: Any, **options: Any) -> Any:
 
 
 def _asking(method: str) -> Any:
-    """Return a method that asks the trainable's process for what its method of that name in `Trainable` returns."""
+    """Return a method that calls the trainable's method of this name in its process, and returns what that returns."""
     return lambda trainable, *arguments, **options: _asked(trainable.name, method, *arguments, **options)
 
 

@@ -27,9 +27,13 @@ from ablate.functions.ranks import Ranks
 
 
 def main(connection: int, shared: int, parent: int) -> None:
-    """Answer requests of the process `parent` that arrive on a socket; `shared` is the memory of one flag."""
+    """Answer the requests of the process `parent`.
+
+    `connection` and `shared` are file descriptors: of the socket for requests and answers, and of the memory that holds
+    the flag by which the code is to pause.
+    """
     end_with_parent(parent)
-    for number in (connection, shared):
+    for number in (connection, shared):  # a program that the code starts gets neither
         os.set_inheritable(number, False)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
@@ -65,7 +69,10 @@ def _show_place_of_exit(process: int) -> None:
 
 
 class Inside:
-    """The state of the process: what it has imported, what it was then, and the pack that it trains."""
+    """Answers the requests of a UserProcess: each public method but `answer` is one.
+
+    It holds the trainables that were imported, the state of the process after the import, and the pack that it trains.
+    """
 
     def __init__(self, paused: mmap.mmap) -> None:
         self._paused = paused
@@ -105,7 +112,7 @@ class Inside:
     def add(self, members: Sequence[Member]) -> None:
         """Add trials to the pack."""
         assert self._pack is not None
-        if self._first is None:
+        if self._first is None:  # what these imports change belongs to the first state
             for member in members:
                 import_named([member.config.settings.model_dump(mode="json"), member.config.task.task])
         self._note_first()
@@ -154,6 +161,7 @@ class Inside:
 
 
 def _own_trainable(name: str) -> Any:
+    """Return the trainable itself: `load_trainable` gives a GuardedFunction for a function, which asks a process."""
     if trainable_kind(name) != OWN_FUNCTION:
         return load_trainable(name)
     from ablate.functions.trainable import FunctionTrainable
@@ -164,7 +172,10 @@ def _own_trainable(name: str) -> Any:
 
 
 def _file_of(name: str) -> str:
-    """Return the file of the module at an import path, which its code sees as the program; else the name itself."""
+    """Return the file of the module at an import path, for `sys.argv[0]`; the module's name if it is not found.
+
+    Only the top package is looked up by `find_spec`, which would import the packages around an inner module.
+    """
     module = name.partition(":")[0]
     top = module.partition(".")[0]
     try:

@@ -29,6 +29,8 @@ ADDRESS = "127.0.0.1"
 Answer = tuple[str, Any]  # "value" and what was returned, or "error" and a Told
 OUTPUT_BYTES = 2**16  # of the output that is read at a time
 TAIL_BYTES = 2**13  # of the output that is searched for the place of a crash
+# The driver's search path comes first, to import this package by it: that of a code version may hold other modules of
+# the same names.
 START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]);"
     " from ablate.functions.border.inside import main;"
@@ -59,7 +61,8 @@ class UserProcess:
     """One process for the code of one trainable; it answers one request at a time.
 
     It has a session of its own, so that Ctrl-C in a terminal does not reach it, and it ends with the thread that
-    started it. `sink` gets what it prints. With a `folder` it starts there, and imports what is there first.
+    started it. `sink` gets what it prints. With a `folder` it starts there, and imports what is there first. It reads
+    no message while it answers a request, so `pause` sets a flag in memory that both processes share.
     """
 
     def __init__(self, rank: Rank, folder: CodeFolder | None = None) -> None:
@@ -254,7 +257,10 @@ def _told_death(code: int, place: str) -> tuple[str, Literal["trial", "died"]]:
 
 
 def error_of(told: Told) -> AblateError | MemoryError:
-    """Return the error that a process told of, with its traceback as `detail`."""
+    """Return the error that `told` describes.
+
+    Its traceback becomes the `detail` of a TrialError, or a note of another error; a PausedError has none.
+    """
     if told.type == PausedError.__name__:
         return PausedError(told.text)
     if told.type == TrialError.__name__:

@@ -18,7 +18,10 @@ _FRAME = re.compile(r'^  File "(.+)", line (\d+) in ', re.M)  # as faulthandler 
 
 @dataclass(frozen=True, kw_only=True)
 class Told:
-    """An error as it crosses the border: the name of its class in `ablate.base.errors`, its line and its traceback."""
+    """An error as it crosses the border: the name of its class in `ablate.base.errors`, its line and its traceback.
+
+    It is no pickled exception: the other side would import the user's code to load one.
+    """
 
     type: str
     text: str
@@ -33,7 +36,7 @@ def tell(error: BaseException) -> Told:
     if isinstance(error, AblateError) and hasattr(errors, name) and type(error) is getattr(errors, name):
         kind = error.kind if isinstance(error, TrialError) else "trial"
         return Told(type=name, text=storable(f"{Ranks.here().words()}{error}"), detail=detail, kind=kind)
-    if isinstance(error, RequestError):  # a kind of it with further arguments
+    if isinstance(error, RequestError):  # a subclass of another module, where `error_of` does not look
         return Told(type=RequestError.__name__, text=storable(str(error)), detail=detail)
     text = f"{Ranks.here().words()}{user_line(error)}"
     memory = isinstance(error, MemoryError) or name == "OutOfMemoryError" or NO_MEMORY in text
