@@ -137,7 +137,7 @@ def campaigns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.timeout(5 * LIMIT)
 def test_a_night_s_campaign_finds_the_planted_gain_and_its_page_says_what_the_ledger_says(campaigns: Path) -> None:
     said = in_folder(["sh", "night.sh"], campaigns)
-    closing = re.search(r"8 fresh seeds: ([0-9.]+) ± ([0-9.]+) points against the start", said)
+    closing = re.search(r"8 fresh seeds: gain ([0-9.]+) ± ([0-9.]+) points over the start", said)
     assert closing is not None
     assert abs(float(closing[1]) - 5) < float(closing[2])  # the rate that is kept is five points better
     listed = json.loads(in_folder([*ABLATE, "campaign", "list", "night", "--json"], campaigns))
@@ -146,7 +146,7 @@ def test_a_night_s_campaign_finds_the_planted_gain_and_its_page_says_what_the_le
         assert table[name].to_list() == pytest.approx([each[name] for each in listed]), name
     assert table["champion_gain"][-1] == pytest.approx(listed[-1]["gain"])
     assert table["error_spent"][-1] == pytest.approx(sum(0.05 * 20 / ((19 + k) * (20 + k)) for k in (1, 2)))
-    assert "against the start" in (campaigns / "runs" / "night" / "report" / "index.html").read_text()
+    assert "over the start" in (campaigns / "runs" / "night" / "report" / "index.html").read_text()
 
 
 @pytest.mark.slow

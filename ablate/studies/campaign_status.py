@@ -113,4 +113,4 @@ def _closing_line(found: LedgerCampaign) -> str:
     if closing is None:
         return f"Closing: {split.lower()} runs are missing. To continue: ablate campaign close {found.study.name}"
     half = found.amount((closing.high - closing.low) / 2)
-    return f"{split}, {closing.n} fresh seeds: {found.amount(closing.mean)} ± {half}{found.unit} against the start."
+    return f"{split}, {closing.n} fresh seeds: gain {found.amount(closing.mean)} ± {half}{found.unit} over the start."

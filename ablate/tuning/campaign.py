@@ -207,7 +207,7 @@ class Campaign:
             code,
             submitted=payload,
             most=payload["runs"],
-            effort=payload["effort"],
+            effort=payload.get("effort", self.asked.pace),
             k=self.k,
             reign=self.reign,
             known=payload["known"],

@@ -94,7 +94,7 @@ def test_each_state_has_its_line_and_exit_code(say: Say) -> None:
     assert status["closed"]
     assert status["champion"] == {"candidate": kept["candidate"], "revision": None, "settings": kept["settings"]}
     assert (status["closing"]["mean"], status["closing"]["n"]) == (pytest.approx(0.1, abs=0.02), 3)
-    assert "Validation, 3 fresh seeds: 0." in say("campaign", "status", "planted")[1]
+    assert "Validation, 3 fresh seeds: gain 0." in say("campaign", "status", "planted")[1]
     assert "the campaign is closed" in say("judge", "planted", "--set", "config.arm=c")[1]
 
 
@@ -190,6 +190,22 @@ def test_later_candidates_may_have_other_runs_and_another_effort_by_extend(say: 
     assert code == 0, out
     assert "About 3.6 runs for a change that does nothing" in out
     assert say("judge", "planted", "--set", "config.effect=0.05")[1].startswith("UNDECIDED after 2 runs")
+
+
+@pytest.mark.services
+def test_less_time_is_not_judged_in_packs(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    asked = "runs: 16, cheaper: {wall_seconds: 0.9}, margin: {val_accuracy: 0.1}"
+    timed = f"""\
+study: timed
+datasets: {{digits: {{patch: 4}}}}
+model: {{width: 8, depth: 1}}
+objectives: [{{metric: val_accuracy, direction: maximize}}]
+campaign: {{{asked}}}
+"""
+    write_study(tmp_path, {"study.yaml": timed})
+    code, _, said = run(capfd, "campaign", "open", str(tmp_path / "study.yaml"), "--pack", "4", *LOCAL)
+    assert code == 2
+    assert "study 'timed' measures wall_seconds, and in a pack" in " ".join(said.split())
 
 
 def begin(folder: Path, *options: str) -> subprocess.Popen[bytes]:

@@ -8,11 +8,12 @@ from typing import Any
 import altair as alt
 
 from ablate.core.objectives import is_share
-from ablate.results.rendering.drawing import HEIGHT, Figure, finished, inline_chart, rounded, row_axes, tips
+from ablate.results.rendering.drawing import HEIGHT, Figure, evenly, finished, inline_chart, rounded, row_axes, tips
 from ablate.results.rendering.numbers import printable
 
 ROW_HEIGHT = 24  # pixels of one candidate
 MOST_ROWS = 60  # of the timeline: the last candidates, and before them those that were kept
+MOST_TICKS = 9  # of the course
 COLORS = {"keep": "role:accent", "discard": "role:faint", "undecided": "role:second", "open": "role:second"}
 Row = Mapping[str, Any]
 
@@ -59,7 +60,8 @@ def course(rows: Sequence[Row], closing: Mapping[str, Any] | None) -> Figure:
     ends = [] if closing is None else [
         {"candidate": rows[-1]["candidate"], **_scaled(metric, **{n: closing[n] for n in ("mean", "low", "high")})}
     ]  # fmt: skip
-    x = alt.X("candidate:Q", title="candidate", axis=alt.Axis(tickMinStep=1, grid=False))
+    numbers = evenly([0, *(row["candidate"] for row in rows)], MOST_TICKS)
+    x = alt.X("candidate:Q", title="candidate", axis=alt.Axis(values=numbers, format="d", grid=False))
     end = inline_chart(ends)
     gains = alt.layer(
         inline_chart([{"candidate": 0, "gain": 0.0}, *steps])
@@ -68,7 +70,7 @@ def course(rows: Sequence[Row], closing: Mapping[str, Any] | None) -> Figure:
         end.mark_rule(strokeWidth=2, color="role:second").encode(x=x, y="low:Q", y2="high:Q"),
         end.mark_point(filled=True, size=80, opacity=1, color="role:second").encode(x=x, y="mean:Q"),
     )
-    line = inline_chart(spent).mark_line(interpolate="step", color="role:accent")
+    line = inline_chart(spent).mark_line(interpolate="step-after", color="role:accent")
     error = line.encode(x=x, y=alt.Y("spent:Q", title=None))
     drawn = {"champions": ("Gains of the champions, added up", gains), "error": ("Error rate spent, in %", error)}
     return Figure(
