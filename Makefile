@@ -28,6 +28,7 @@ $(STAMP): pyproject.toml build.lock requirements.lock
 	$(BIN)/python -m pip install $(PIP_QUIET) --require-hashes --no-build-isolation --requirement requirements.lock
 	$(BIN)/python -m pip install $(PIP_QUIET) --no-index --no-deps --no-build-isolation --editable .
 	@touch $@
+	@echo "Installed. Next: . $(VENV)/bin/activate, then ablate --help"
 
 install: $(STAMP) ## create .venv and install the packages of requirements.lock, each checked against its hashes
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ablate.base.errors import TrialError
+from ablate.core.objectives import SIZE_METRICS
 from ablate.functions.output import terminal_line
 from ablate.study.patterns import NUMBER_PLACEHOLDER, compile_pattern
 from ablate.study.sections import MetricPattern
@@ -121,9 +122,10 @@ class ReportReader:
     """Makes the reports of one seed from the lines of its command.
 
     A report is complete each time that every metric of `searched` was found; the last value of one that was printed
-    again counts. With an `epoch` pattern it is that of the epoch printed last. An epoch that has a report, such as one
-    of an earlier attempt, gets no other, and metrics before the first epoch are none of a report. `known` are the
-    reports of earlier attempts. The last values of the metrics of `tested` are in `tests`.
+    again counts. A size, such as `params`, need be printed only once: its last value counts for later reports too. With
+    an `epoch` pattern a report is that of the epoch printed last. An epoch that has a report, such as one of an earlier
+    attempt, gets no other, and other metrics before the first epoch are none of a report. `known` are the reports of
+    earlier attempts. The last values of the metrics of `tested` are in `tests`.
     """
 
     searched: Sequence[NumberReader]
@@ -137,6 +139,9 @@ class ReportReader:
         self.reports = list(self.known)
         self._epochs = {report.epoch for report in self.reports}
         self._values: dict[str, float] = {}
+        known = self.known[-1].metrics if self.known else {}
+        self._sizes = {name: known[name] for name in SIZE_METRICS if name in known}
+        self._is_of_sizes = all(reader.name in SIZE_METRICS for reader in self.searched)
         self._now: float | None = None
 
     def read(self, line: str) -> bool:
@@ -146,7 +151,8 @@ class ReportReader:
         for reader in self.searched:
             value = reader.last(line)
             if value is not None:
-                self._values[reader.name] = value
+                is_size = reader.name in SIZE_METRICS and not self._is_of_sizes
+                (self._sizes if is_size else self._values)[reader.name] = value
             elif reader.is_missed(line):
                 self.missed[reader.name] = _shown(line)
         before = dict(self.tests)
@@ -158,13 +164,14 @@ class ReportReader:
 
     def missing(self) -> list[str]:
         """Return what the report that is due lacks."""
-        names = [reader.name for reader in self.searched if reader.name not in self._values]
+        names = [reader.name for reader in self.searched if reader.name not in self._values | self._sizes]
         return names or ["an epoch"]
 
     def _complete(self) -> bool:
-        if len(self._values) < len(self.searched) or (self.epoch is not None and self._now is None):
+        metrics = self._sizes | self._values
+        if not self._values or len(metrics) < len(self.searched) or (self.epoch is not None and self._now is None):
             return False
-        metrics, self._values = self._values, {}
+        self._values = {}
         if self.epoch is not None:
             if self._now in self._epochs:
                 return False

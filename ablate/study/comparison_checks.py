@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from ablate.base.errors import Fault, did_you_mean
 from ablate.core.config import leaves
-from ablate.core.objectives import COST_METRICS, is_higher_better, is_share, on_test
+from ablate.core.objectives import COST_METRICS, is_higher_better, is_share, on_test, on_validation
 from ablate.study.design import PLACEBO
 from ablate.study.design import faults as design_faults
 from ablate.study.ranges import is_range
@@ -196,7 +196,8 @@ def _margin_faults(study: Study, compare: Compare) -> Iterator[Fault]:
                 yield Fault(path=f"{path}.{metric}", value=value, rule=rule)
     for metric in compare.margin:
         if metric in seeded and is_higher_better(metric, study.objectives) is None:
-            rule = f"whether higher values are better is not known: declare {metric} in `objectives`"
+            named = f"declare {on_validation(metric)} in `objectives`, or let the name end with accuracy or loss"
+            rule = f"whether higher values are better is not known: {named}"
             yield Fault(path=f"compare.margin.{metric}", value=None, rule=rule)
 
 

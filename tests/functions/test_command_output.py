@@ -200,6 +200,26 @@ def test_all_metrics_once_are_a_report() -> None:
     assert read.missing() == ["val_y"]
 
 
+@pytest.mark.parametrize("lines", [["p=7", "x=1", "x=2"], ["p=7 x=1", "x=2 p=7"], ["p=7", "x=1 p=8", "p=7 x=2", "p=7"]])
+def test_a_size_that_is_printed_once_is_in_every_report(lines: list[str]) -> None:
+    known = [SeedReport(metrics={"val_x": 1, "params": 7})]
+    for earlier, rest in (((), lines), (known, lines[-1:] if "x=2" in lines[-1] else lines[-2:])):
+        read = ReportReader(
+            searched=[reader("p={number}", "params"), reader("x={number}", "val_x")], tested=[], known=earlier
+        )
+        assert read.missing() == ["params", "val_x"] if not earlier else ["val_x"]
+        for line in rest:
+            read.read(line)
+        assert [report.metrics["val_x"] for report in read.reports] == [1, 2]
+        assert read.reports[-1].metrics["params"] == 7
+        assert read.missing() == ["val_x"]
+
+
+def test_a_report_of_sizes_alone_needs_all_of_them_each_time() -> None:
+    read = ReportReader(searched=[reader("p={number}", "params")], tested=[])
+    assert [read.read(line) for line in ("p=7", "q=1", "p=7")] == [True, False, True]
+
+
 def test_reports_are_those_of_the_epoch_printed_before() -> None:
     lines = [
         "x=0 y=0",

@@ -303,7 +303,8 @@ def test_only_a_comparison_is_tuned() -> None:
         ("diverged: {val_bleu: 10}", "compare.diverged = 'val_bleu': this name is not known here"),
         (
             "metrics: [val_accuracy, val_bleu]\n  margin: {val_bleu: 0.5}",
-            "compare.margin.val_bleu: whether higher values are better is not known: declare val_bleu in `objectives`",
+            "compare.margin.val_bleu: whether higher values are better is not known: declare val_bleu in `objectives`,"
+            " or let the name end with accuracy or loss",
         ),
         ("metrics: [params]\n  margin: {params: 5}", "compare.margin = 'params': this name is not known here"),
     ],

@@ -115,7 +115,7 @@ def _few_seeds(study: Study) -> Iterator[StudyWarning]:
         shown = (
             f"only differences of {size:.1f} standard deviations or more" if math.isfinite(size) else "no differences"
         )
-        text = f"{seeds}: {shown} are found reliably. Raise `replicates`, at best to 10."
+        text = f"{seeds}: {shown} are found reliably. More `replicates` find smaller ones."
         yield StudyWarning(code="few-seeds", text=text)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 
 from ablate.core.objectives import count_states, is_higher_better, is_share
+from ablate.core.registry import FAMILY
 from ablate.results.comparison.table import missing_text, scale_text
 from ablate.results.front.confirmation import opened_text, protocol_text
 from ablate.results.front.findings import STATE_WORDS
@@ -21,6 +22,12 @@ CLOSE_POINTS = 0.01  # difference in accuracy within which a summary calls a var
 CLOSE_RELATIVE = 0.05  # the same for metrics that are not shares
 SAME_SIZE = 0.005  # share of parameters below which the text gives their number instead of a percentage
 MOST_SENTENCES = 12  # above this, each column names two variants and the table has the rest
+VERDICTS = (
+    "Superior: better, beyond chance. Equivalent: neither better nor worse by more than the margin. Non-inferior: not "
+    "worse by more than the margin, so the part can go if such a loss does not matter. Harmful: worse, beyond chance. "
+    "Inconclusive: these seeds show none of it. A seed has collapsed if it is far worse than the others, as after a "
+    "training that failed. Wins are the seeds on which a variant is better than the baseline; a tie counts half."
+)
 Row = Mapping[str, Any]
 
 
@@ -208,6 +215,14 @@ def methods(study: Study) -> Iterator[tuple[str, str]]:
         "Every variant was trained on every configuration, data set and seed, in full; nothing was searched, stopped "
         "early or picked. A configuration is all searched settings but the variant.",
     )
+    if study.tune is None:
+        yield (
+            "Settings",
+            "Every variant has the settings of the study file. One that needs another learning rate looks worse than "
+            "it is; the section `tune` gives each variant its own.",
+        )
+    if study.compared.margin:
+        yield ("Verdicts", VERDICTS)
     yield (
         "Cells",
         "Ours is the mean over a column's data sets of the means over complete configurations, read in the last epoch, "
@@ -226,9 +241,10 @@ def methods(study: Study) -> Iterator[tuple[str, str]]:
         "both have complete. Equal seeds give equal splits, orders and initial weights; the correlation of the seeds' "
         "means says how much that pairing helps.",
     )
-    yield (
-        "Published",
-        "Figures as printed in the source, in our units; what is known of a misprint is below the table. They are "
-        "single numbers without an interval, so ours − published has none either.",
-    )
-    yield from (entry for entry in METHODS if entry[0] == "Q")
+    if study.compared.published:
+        yield (
+            "Published",
+            "Figures as printed in the source, in our units; what is known of a misprint is below the table. They are "
+            "single numbers without an interval, so ours − published has none either.",
+        )
+    yield from (entry for entry in METHODS if entry[0] == "Q" and study.trainable == FAMILY)

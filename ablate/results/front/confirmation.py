@@ -7,6 +7,7 @@ import time
 import polars as pl
 
 from ablate.base.plain_text import counted
+from ablate.core.registry import FAMILY
 from ablate.results.front.front import confirmed, front_stage
 from ablate.results.front.tables import network
 from ablate.results.rendering.numbers import printable
@@ -28,6 +29,11 @@ def protocol_text(study: Study) -> str:
         return (
             "paper: validation used the test split, so every validation number here is a test number that choices were "
             "made on"
+        )
+    if study.trainable != FAMILY:
+        return (
+            "held out: search and early stopping used what the code reported as validation; whether it trains on test "
+            "data cannot be seen from here"
         )
     return "held out: validation is a part of the training data; search and early stopping never saw the test split"
 

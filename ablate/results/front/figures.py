@@ -30,7 +30,7 @@ from ablate.results.rendering.drawing import (
     series_scale,
     tips,
 )
-from ablate.results.rendering.numbers import better_end, printable, spell_metric
+from ablate.results.rendering.numbers import better_end, printable, says_little, spell_metric
 from ablate.study import Study
 
 MOST_POINTS = 3000  # dominated trials drawn in the front figure
@@ -119,9 +119,9 @@ def front_points(study: Study, found: Findings) -> list[dict[str, Any]]:
         if not row.get(size):
             continue
         point = _point(study, row, float(row[name]), float(row[size]), "on the front")
-        for end in ("low", "high"):
-            value = row[f"{name}_{end}"]
-            point[end] = None if value is None else rounded(factor * value)
+        ends = row[f"{name}_low"], row[f"{name}_high"]
+        known = None not in ends and not says_little(name, *ends)
+        point |= dict(zip(("low", "high"), (rounded(factor * v) if known else None for v in ends), strict=True))
         point["replicates"] = row["replicates"]
         points.append(point)
     return sorted(points, key=lambda point: float(point["size"]))

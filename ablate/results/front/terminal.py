@@ -110,5 +110,6 @@ class _Front:
             difference, verdict, chance = compared_cells(study, row)
             if narrow:
                 measured, difference = measured.replace(" ±", "\n±"), difference.replace(" (", "\n(")
+                measured = measured.replace(" (", "\n(").replace(" seeds are too", " seeds:\ntoo")
             below = f"{difference}\n{verdict}"
             yield [label, params, measured, verdict if difference == DASH else below, chance, trial]
