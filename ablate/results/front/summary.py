@@ -16,6 +16,7 @@ from ablate.results.front.tables import network, quality_name
 from ablate.results.front.uncertainty import sources_text
 from ablate.results.rendering.numbers import DASH, compact, equal_seeds, format_signed, quantity, ratio, spell_metric
 from ablate.study import Study
+from ablate.study.study import OWN_DATA
 
 Row = dict[str, Any]
 
@@ -55,7 +56,7 @@ def summary(
     if assessed is None:
         answer = _single_numbers(study, dataset, rows, best)
     elif assessed.best not in (row["trial"] for row in rows):
-        answer = f"On {dataset}, {network(study, best)} is the best of the front by its own seeds: "
+        answer = f"{_on(dataset)}, {network(study, best)} is the best of the front by its own seeds: "
         answer += f"{_split_quality(study, best)} {_sizes(study, best)}. {_best_number(study, best, assessed)}"
     else:
         named, role = _named(assessed, rows, size)
@@ -103,7 +104,7 @@ def _named(assessed: Assessment, rows: Sequence[Row], size: str) -> tuple[Row, s
 
 def _without_size(study: Study, dataset: str, rows: Sequence[Row], best: Row, assessed: Assessment | None) -> str:
     """Return the answer where no size is known, such as that of a command: the best, and what is as good."""
-    text = f"On {dataset}, {network(study, best)} has {_split_quality(study, best)}"
+    text = f"{_on(dataset)}, {network(study, best)} has {_split_quality(study, best)}"
     if len(rows) == 1:
         return f"{text}. It is the only one on the front, so no other is compared with it."
     text += f", the best of the {len(rows)} on the front."
@@ -120,10 +121,14 @@ def _single_numbers(study: Study, dataset: str, rows: Sequence[Row], best: Row) 
     named = f"{network(study, best)} is the best of the front: {_split_quality(study, best)} {_sizes(study, best)}"
     if len(rows) == 1:
         return (
-            f"On {dataset}, {network(study, best)} has {_split_quality(study, best)} {_sizes(study, best)}. It is the "
+            f"{_on(dataset)}, {network(study, best)} has {_split_quality(study, best)} {_sizes(study, best)}. It is the "
             "only network on the front, so no cheaper one is compared with it."
         )
-    return f"On {dataset}, {named}. {_why_not_compared(best)}"
+    return f"{_on(dataset)}, {named}. {_why_not_compared(best)}"
+
+
+def _on(dataset: str) -> str:
+    return "On your data" if dataset == OWN_DATA else f"On {dataset}"
 
 
 def _why_not_compared(best: Row) -> str:
@@ -138,19 +143,19 @@ def _compared(study: Study, dataset: str, rows: Sequence[Row], best: Row, named:
     """Return the answer where networks are compared over the seeds that they share."""
     number = _best_number(study, best, assessed)
     if assessed.margin is None:
-        text = f"On {dataset}, {_open_text(study, rows, named, assessed)} {number}"
+        text = f"{_on(dataset)}, {_open_text(study, rows, named, assessed)} {number}"
         return text if len(_open(rows)) < 2 else f"{text} {_how_to_get_a_verdict(study)}"
     margin, size = amount(quality_name(study), assessed.margin), size_metric(study)
     if named["verdict"] == "non-inferior":
         return (
-            f"On {dataset}, {network(study, named)} is the smallest network that is non-inferior to the best at the "
+            f"{_on(dataset)}, {network(study, named)} is the smallest network that is non-inferior to the best at the "
             f"margin of {margin}: {difference_text(study, named)}, {_sizes(study, named)}, "
             f"{_share(best[size], named[size])} of the best's. {number}"
         )
     if len(rows) == 1 or len(_open(rows)) == 1:
-        return f"On {dataset}, {_open_text(study, rows, named, assessed)} {number}"
+        return f"{_on(dataset)}, {_open_text(study, rows, named, assessed)} {number}"
     return (
-        f"On {dataset}, no smaller network is shown to be within {margin} of the best at {seeds_text(assessed)}. "
+        f"{_on(dataset)}, no smaller network is shown to be within {margin} of the best at {seeds_text(assessed)}. "
         f"{_open_text(study, rows, named)} {number}"
     )
 
