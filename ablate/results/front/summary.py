@@ -121,8 +121,8 @@ def _single_numbers(study: Study, dataset: str, rows: Sequence[Row], best: Row) 
     named = f"{network(study, best)} is the best of the front: {_split_quality(study, best)} {_sizes(study, best)}"
     if len(rows) == 1:
         return (
-            f"{_on(dataset)}, {network(study, best)} has {_split_quality(study, best)} {_sizes(study, best)}. It is the "
-            "only network on the front, so no cheaper one is compared with it."
+            f"{_on(dataset)}, {network(study, best)} has {_split_quality(study, best)} {_sizes(study, best)}. It is "
+            "the only network on the front, so no cheaper one is compared with it."
         )
     return f"{_on(dataset)}, {named}. {_why_not_compared(best)}"
 
