@@ -165,7 +165,11 @@ class Projector:
         for trial in self._ledger.trials(study.name) if changed else ():
             number = place_of(trial.sampler_state)
             if number in changed and (run_id := self._run_id_of(trial, trial.key)) is not None:
-                self._store.log(run_id, tags=changed[number])
+                try:
+                    self._store.log(run_id, tags=changed[number])
+                except RefusedError:  # perhaps a user deleted the run: it is looked up again before it is written to
+                    self._trials.pop(trial.key, None)
+                    self._unsure.add(trial.key)
         if not parent.deleted:
             points = candidates.parent_points(campaign, events)[len(candidates.parent_points(campaign, shown)) :]
             self._store.log(parent.run_id, points=points, tags=candidates.parent_tags(events))
