@@ -67,7 +67,7 @@ class Rule:
         most: int = 32,
         floor: float = 0.0,
     ) -> Rule:
-        """Return the rule of a mode."""
+        """Return the rule of a mode; without `effort`, with its `default_effort`."""
         explores = mode == "explore"
         slope, log = EFFORTS[effort or default_effort(mode)]
         return cls(

@@ -31,9 +31,9 @@ CLOSINGS = 10  # attempts to close a generator that yields again
 class Call:
     """A call of the function: for one seed of a trial, or for all seeds of a stacked function.
 
-    The function runs on a stack of its own (a greenlet), in the thread of whoever advances it, so `run.report` can wait
-    in a callback of a library, where a generator could not. A call has its own global random state and its own state of
-    the process: what it changes is put back while others run.
+    The function runs in a greenlet, in the thread of whoever advances it. So `run.report` can wait in a callback of a
+    library, where a generator could not. A call has separate global random state and process state: what it changes is
+    put back while others run.
     """
 
     def __init__(self, function: Function, config: Mapping[str, Any], run: Run) -> None:
