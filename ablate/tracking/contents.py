@@ -74,7 +74,7 @@ def study_parameters(study: Study, dataset: str) -> dict[str, str]:
 
 
 def study_note(study: Study) -> dict[str, str]:
-    """Return tags of what a resumed study may change: budget, confirmation, a comparison's seeds, runs of candidates."""
+    """Return tags of what a resumed study may change: budget, confirmation, further seeds, runs of candidates."""
     said = study.model_dump(mode="json", include=_changeable(study))
     return {f"ablate.{name}": _text(value) for name, value in said.items()}
 
