@@ -16,6 +16,7 @@ import io
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 
 from calibration_answers import (
     answers,
@@ -101,23 +102,34 @@ FIELDS = ("what", "setting", "n", "measured", "error", "low", "high", "pass", "c
 
 
 def main() -> None:
-    """Run every function, print each row as it is known, and write CSV and page after a whole run."""
+    """Run every function, print its rows when it has ended, and write CSV and page after a whole run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--share", type=float, default=1.0, help="share of the repetitions")
     parser.add_argument("--only", help="functions whose name contains this text")
+    parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
     asked = parser.parse_args()
-    begun, rows, made_by = time.monotonic(), [], commit()
-    for function in ROWS:
-        if asked.only is None or asked.only in function.__name__:
-            for row in function(asked.share):
-                rows.append(row)
-                seconds, word = time.monotonic() - begun, "pass" if row.passed else "FAIL"
-                print(f"{seconds:5.0f} s  {word}  {row.what}; {row.setting}: {row.text()}", flush=True)
+    begun, made_by = time.monotonic(), commit()
+    found: dict[str, list[Row]] = {
+        function.__name__: [] for function in ROWS if asked.only is None or asked.only in function.__name__
+    }
+    with ProcessPoolExecutor(asked.jobs) as pool:
+        for done in as_completed([pool.submit(rows_of, name, asked.share) for name in found]):
+            name, found[name] = done.result()
+            print(f"{time.monotonic() - begun:5.0f} s  {name}", flush=True)
+            for row in found[name]:
+                word = "pass" if row.passed else "FAIL"
+                print(f"         {word}  {row.what}; {row.setting}: {row.text()}", flush=True)
+    rows = [row for group in found.values() for row in group]
     if asked.share == 1.0 and asked.only is None:
         CSV.parent.mkdir(exist_ok=True)
         CSV.write_text(csv_text(rows, made_by))
         PAGE.write_text(with_table(PAGE.read_text(), CSV.read_text()))
     sys.exit(any(not row.passed for row in rows))
+
+
+def rows_of(name: str, share: float) -> tuple[str, list[Row]]:
+    """Return the rows of the function of `ROWS` of this name, with `share` of its repetitions, and the name."""
+    return name, list(next(function for function in ROWS if function.__name__ == name)(share))
 
 
 def csv_text(rows: Sequence[Row], made_by: str) -> str:

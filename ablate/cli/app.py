@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 import typer
 from rich.logging import RichHandler
+from rich.text import Text
 
 from ablate import __version__
 from ablate.base.errors import AblateError, LedgerError, RequestError, StudyFailedError
@@ -95,6 +96,10 @@ def plan(
         print(csv_text(made.table()), end="")
     else:
         console.print(plan_lines(made))
+        more = [*(f"--dataset={name}" for name in only or ()), *([] if scale is None else [f"--scale={scale:g}"])]
+        verb = "campaign open" if study.campaign is not None else "search" if study.compare is None else "compare"
+        if verb == "compare" or not more:
+            console.print(Text(f"Next: ablate {verb} {shlex.join([str(file), *more])}"), soft_wrap=True)
 
 
 @app.command(epilog="Example: ablate search search_spaces/vision.yaml --gpus 8 --gpus-per-trial 0.5")

@@ -8,7 +8,7 @@ import os
 import sqlite3
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from datetime import datetime
 from pathlib import Path
@@ -16,25 +16,11 @@ from typing import Any
 
 import optuna
 import polars as pl
-from optuna.distributions import (
-    BaseDistribution,
-    CategoricalDistribution,
-    FloatDistribution,
-    distribution_to_json,
-)
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 from optuna.storages import RDBStorage
-from optuna.storages._rdb.models import (
-    TrialIntermediateValueModel,
-    TrialModel,
-    TrialParamModel,
-    TrialSystemAttributeModel,
-    TrialUserAttributeModel,
-    TrialValueModel,
-)
 from optuna.trial import FrozenTrial
 from optuna.trial import TrialState as OptunaState
-from sqlalchemy import StaticPool, func, insert, select
-from sqlalchemy.orm import Session
+from sqlalchemy import StaticPool
 
 from ablate.base.errors import RequestError
 from ablate.base.files import new_file
@@ -119,47 +105,8 @@ def _add_study(storage: RDBStorage, study: Study, dataset: str, found: Stored) -
         _frozen(trials[row["trial"]], study, row, objectives, reports.get(row["trial"], []))
         for row, objectives in zip(table.iter_rows(named=True), values, strict=True)
     ]
-    add_trials(storage, storage.get_study_id_from_name(name), frozen)
+    made.add_trials(frozen)
     return name
-
-
-def add_trials(storage: RDBStorage, study: int, trials: Sequence[FrozenTrial]) -> None:
-    """Add trials to a new Optuna study, in one transaction.
-
-    Optuna's `add_trial` needs a transaction and some ten queries for each: 67 s for 5,000 trials.
-    """
-    rows: dict[type[Any], list[dict[str, Any]]] = {}
-    with Session(storage.engine) as session, session.begin():
-        first = (session.scalar(select(func.max(TrialModel.trial_id))) or 0) + 1
-        for number, trial in enumerate(trials):
-            for table, row in _rows(trial):
-                rows.setdefault(table, []).append({"trial_id": first + number, **row})
-            model = TrialModel(trial_id=first + number, number=number, study_id=study, state=trial.state)
-            model.datetime_start, model.datetime_complete = trial.datetime_start, trial.datetime_complete
-            session.add(model)
-        session.flush()
-        for table, added in rows.items():
-            session.execute(insert(table), added)
-
-
-def _rows(trial: FrozenTrial) -> Iterator[tuple[type[Any], dict[str, Any]]]:
-    """Yield (table, row) for all that an Optuna storage keeps of a trial beside its own row."""
-    for index, value in enumerate(trial.values or ()):
-        number, kind = TrialValueModel.value_to_stored_repr(value)
-        yield TrialValueModel, {"objective": index, "value": number, "value_type": kind}
-    for name, value in trial.params.items():
-        spec = trial.distributions[name]
-        text = {"param_name": name, "distribution_json": distribution_to_json(spec)}
-        yield TrialParamModel, text | {"param_value": spec.to_internal_repr(value)}
-    for table, values in (
-        (TrialUserAttributeModel, trial.user_attrs),
-        (TrialSystemAttributeModel, trial.system_attrs),
-    ):
-        yield from ((table, {"key": key, "value_json": json.dumps(value)}) for key, value in values.items())
-    for step, value in trial.intermediate_values.items():
-        number, finite = TrialIntermediateValueModel.intermediate_value_to_stored_repr(value)
-        row = {"step": step, "intermediate_value": number, "intermediate_value_type": finite}
-        yield TrialIntermediateValueModel, row
 
 
 def _frozen(

@@ -131,6 +131,7 @@ def test_plan_counts_trials_and_estimates_time(capfd: pytest.CaptureFixture[str]
     code, out, _ = run(capfd, "plan", str(path))
     assert code == 0
     assert "3 trials of up to 2 epochs over 3 architectures" in " ".join(out.split())
+    assert out.splitlines()[-1] == f"Next: ablate search {path}"
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from ablate.core.objectives import means
 from ablate.core.trial import Decision
 from ablate.results.front.front import front
 from ablate.results.trials.tables import reports_table, trials_table
-from ablate.studies.optuna_file import add_trials, real_distribution, real_value
+from ablate.studies.optuna_file import real_distribution, real_value
 from ablate.study.space import Choices, FloatRange
 from support.commands import run
 from support.searches import report_at, run_all, run_trial
@@ -142,43 +142,6 @@ def check_times(trial: FrozenTrial, record: Any) -> None:
     start, end = trial.datetime_start, trial.datetime_complete
     assert start == (None if record.state == "WAITING" else datetime.fromtimestamp(record.started_at))
     assert end == (datetime.fromtimestamp(record.finished_at) if record.state.finished else None)
-
-
-def test_trials_are_added_as_optuna_adds_them_itself() -> None:
-    ranges = {
-        "a": FloatDistribution(0.0, 1.0),
-        "b": CategoricalDistribution((1, "x", None)),
-        "c": IntDistribution(0, 9),
-    }
-    day = datetime(2026, 7, 1, 12)
-    trials = [
-        optuna.trial.create_trial(
-            state=TrialState.COMPLETE if number % 3 else TrialState.PRUNED,
-            values=[0.5 * number, math.inf if number == 4 else -number],
-            params={"a": number / 10, "b": (1, "x", None)[number % 3], "c": number},
-            distributions=ranges,
-            user_attrs={"seeds": [number], "text": "é"},
-            system_attrs={"constraints": [number - 2.0]},
-            intermediate_values={1: 0.25, 3: math.inf, 4: math.nan},
-        )
-        for number in range(7)
-    ]
-    trials += [FrozenTrial(9, TrialState.WAITING, None, None, None, {}, {}, {}, {}, {}, 9)]
-    trials += [FrozenTrial(9, TrialState.RUNNING, None, day, None, {"a": 0.5}, {"a": ranges["a"]}, {}, {}, {1: 2.0}, 9)]
-    storage = optuna.storages.RDBStorage("sqlite://")
-    for name in ("first", "own", "ours"):
-        optuna.create_study(storage=storage, study_name=name, directions=["minimize", "maximize"])
-    own, ours = (optuna.load_study(storage=storage, study_name=name) for name in ("own", "ours"))
-    for trial in trials:
-        own.add_trial(trial)
-    add_trials(storage, ours._study_id, trials)
-    for one, other in zip(own.trials, ours.trials, strict=True):
-        first, second = (vars(each) | {"_trial_id": 0, "_user_attrs": each.user_attrs} for each in (one, other))
-        assert repr(first) == repr(second), "NaN is not equal to itself"
-    assert [t.number for t in own.best_trials] == [t.number for t in ours.best_trials]
-    own.add_trial(trials[0])
-    ours.add_trial(trials[0])
-    assert [study.trials[-1].number for study in (own, ours)] == [len(trials)] * 2
 
 
 def test_importance_runs_on_a_study_of_one_objective(tmp_path: Path, capfd: Any) -> None:
