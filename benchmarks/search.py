@@ -2,6 +2,7 @@
 
     python benchmarks/search.py                    # 20 repetitions of both tables, 15 minutes; results/search.csv
     python benchmarks/search.py --repetitions 3    # printed only
+    python benchmarks/search.py --also FOLDER      # and Syne Tune, from its own environment's site-packages
     python benchmarks/search.py --live             # searches that train digits: see benchmarks/live_search.py
 
 A trial is a row of a table that benchmarks/record_curves.py wrote: the network that is nearest to the proposed
@@ -12,6 +13,8 @@ configuration. Two workers; the clock is simulated from the recorded seconds. Al
     ablate, tpe           the same with TPE on both objectives, the default before `front`
     Ray Tune              OptunaSearch and ASHAScheduler of Ray Tune on val_accuracy alone, called in the order in which
                           Tune's controller calls them; reduction and first rung as ours
+    Ray Tune, both        OptunaSearch on val_accuracy and the size, without a scheduler
+    MOASHA                Syne Tune's MOASHA on error and size; random configurations; reduction and first rung as ours
     Optuna                TPESampler with its defaults on both objectives; no pruning, which Optuna refuses for several
     random                RandomSampler, no stopping
 
@@ -26,8 +29,10 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
 import time
 from collections import defaultdict
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +40,7 @@ import optuna
 import yaml
 from paired import compared
 from record import RESULTS, write_csv
-from searchers import Ablate, Optuna, RayTune, Searcher, Table
+from searchers import Ablate, MoAsha, Optuna, RayTune, Searcher, Table
 from simulated_search import Curves, Searched, recorded, simulate, volume
 
 from ablate.study import Study
@@ -44,7 +49,7 @@ FULL, WORKERS = 20, 2
 PACKAGES = ("numpy", "moocore", "optuna", "ray")
 TABLES = {"digits": 3, "fashion_mnist": 2}  # first rung
 VARIANTS = {"ablate": "front", "ablate, tpe": "tpe"}  # samplers
-NAMES = (*VARIANTS, "Ray Tune", "Optuna", "random")
+NAMES = (*VARIANTS, "Ray Tune", "Ray Tune, both", "MOASHA", "Optuna", "random")
 EARLIER = (3, 5, 7, 10, 15)  # budgets in full trials
 MEASURES = ("hv_epochs", "hv_time", *(f"hv_{full}" for full in EARLIER), "found", "lost", "trials", "cpu_ms")
 CURVES = Path(__file__).resolve().parent / "curves"
@@ -62,8 +67,10 @@ def searcher(name: str, table: str, rows: Table, seed: int) -> Searcher:
     """Return a fresh searcher."""
     if name in VARIANTS:
         return Ablate(study_of(table, seed, VARIANTS[name]), rows.curves)
-    if name == "Ray Tune":
-        return RayTune(rows.space, rows.curves, seed=seed + 1, first=TABLES[table])  # it takes a seed of 0 for none
+    if name.startswith("Ray Tune"):  # it takes a seed of 0 for none
+        return RayTune(rows.space, rows.curves, seed=seed + 1, first=None if "both" in name else TABLES[table])
+    if name == "MOASHA":
+        return MoAsha(rows.space, rows.curves, seed=seed, first=TABLES[table])
     samplers = {"Optuna": optuna.samplers.TPESampler, "random": optuna.samplers.RandomSampler}
     return Optuna(rows.space, rows.curves, samplers[name](seed=seed))
 
@@ -112,10 +119,10 @@ def repetition(table: str, seed: int) -> dict[str, list[float]]:
     assert quality.reference is not None
     assert cost.reference is not None
     reference = (1 - quality.reference, math.log10(cost.reference))
-    runs = {name: run(name, table, seed) for name in NAMES}
+    runs = {name: run(name, table, seed) for name in NAMES if name != "MOASHA" or find_spec("syne_tune")}
     budget = FULL * curves.epochs
     seconds = max(each.seconds for each in runs["random"][0].ended if each.spent <= budget)
-    return {name: measures(curves, *runs[name], seconds, reference) for name in NAMES}
+    return {name: measures(curves, *found, seconds, reference) for name, found in runs.items()}
 
 
 def rows_of(table: str, repetitions: int) -> list[dict[str, object]]:
@@ -133,11 +140,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repetitions", type=int)
     parser.add_argument("--table", choices=list(TABLES))
+    parser.add_argument("--also", help="a folder of packages that is searched last, for Syne Tune")
     parser.add_argument("--live", action="store_true", help="train, see benchmarks/live_search.py")
     parser.add_argument("--seconds", type=float, default=25.0, help="of a live search")
     parser.add_argument("--output", type=Path, default=RESULTS / "search_live.csv", help="of the live searches")
     parser.add_argument("--summary", action="store_true", help="of the live searches in --output, without a run")
     asked = parser.parse_args()
+    if asked.also:
+        sys.path.append(asked.also)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     if asked.live:
         import live_search

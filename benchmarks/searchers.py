@@ -11,8 +11,8 @@ from typing import Any, Protocol
 import numpy as np
 import optuna
 import polars as pl
-from optuna.distributions import BaseDistribution, CategoricalDistribution
-from ray.tune.schedulers import ASHAScheduler, TrialScheduler
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 from ray.tune.search.optuna import OptunaSearch
 from simulated_search import Array, Curves
 
@@ -140,19 +140,25 @@ class Ablate:
 
 
 class RayTune:
-    """Ray Tune's OptunaSearch and ASHAScheduler on val_accuracy, called as Tune's controller calls them."""
+    """Ray Tune's OptunaSearch and ASHAScheduler on val_accuracy, called as Tune's controller calls them.
 
-    def __init__(self, space: SearchSpace, curves: Curves, *, seed: int, first: int) -> None:
+    Without `first`, OptunaSearch on val_accuracy and the size, and no scheduler.
+    """
+
+    def __init__(self, space: SearchSpace, curves: Curves, *, seed: int, first: int | None) -> None:
         self.curves = curves
-        self._search = OptunaSearch(dict(space.distributions), metric="val_accuracy", mode="max", seed=seed)
-        self._asha = ASHAScheduler(
-            time_attr="training_iteration",
-            metric="val_accuracy",
-            mode="max",
-            max_t=curves.epochs,
-            grace_period=first,
-            reduction_factor=3,
-        )
+        metric, mode = ("val_accuracy", "max") if first is not None else (["val_accuracy", "cost"], ["max", "min"])
+        self._search = OptunaSearch(dict(space.distributions), metric=metric, mode=mode, seed=seed)
+        self._scheduler = FIFOScheduler()
+        if first is not None:
+            self._scheduler = ASHAScheduler(
+                time_attr="training_iteration",
+                metric="val_accuracy",
+                mode="max",
+                max_t=curves.epochs,
+                grace_period=first,
+                reduction_factor=3,
+            )
 
     def propose(self, number: int) -> Mapping[str, Any]:
         """Return OptunaSearch's suggestion."""
@@ -162,17 +168,65 @@ class RayTune:
 
     def start(self, number: int, network: int) -> None:
         """Add the trial to the scheduler."""
-        self._asha.on_trial_add(None, SimpleNamespace(trial_id=str(number)))
+        self._scheduler.on_trial_add(None, SimpleNamespace(trial_id=str(number)))
 
     def report(self, number: int, network: int, epoch: int) -> bool:
         """Pass the result to both, and the trial's end to OptunaSearch."""
         trial = SimpleNamespace(trial_id=str(number))
-        result = {"val_accuracy": 1 - float(self.curves.errors[network, epoch - 1]), "training_iteration": epoch}
-        goes_on = self._asha.on_trial_result(None, trial, result) == TrialScheduler.CONTINUE
+        values = {"val_accuracy": 1 - float(self.curves.errors[network, epoch - 1])}
+        result = values | {"cost": float(self.curves.cost[network]), "training_iteration": epoch}
+        goes_on = self._scheduler.on_trial_result(None, trial, result) == TrialScheduler.CONTINUE
+        goes_on = goes_on and epoch < self.curves.epochs
         self._search.on_trial_result(str(number), result)
         if not goes_on:
             self._search.on_trial_complete(str(number), result)
         return bool(goes_on)
+
+
+class MoAsha:
+    """Syne Tune's MOASHA on error and size: random configurations, stopped by non-dominated rank at each rung.
+
+    It draws from NumPy's global generator, which is seeded here.
+    """
+
+    def __init__(self, space: SearchSpace, curves: Curves, *, seed: int, first: int) -> None:
+        from syne_tune.optimizer.schedulers.multiobjective.moasha import MOASHA
+
+        np.random.seed(seed)
+        self.curves = curves
+        self._scheduler = MOASHA(
+            {name: _of_syne_tune(own) for name, own in space.distributions.items()},
+            metrics=["error", "cost"],
+            max_t=curves.epochs,
+            grace_period=first,
+            reduction_factor=3,
+            random_seed=seed,
+        )
+
+    def propose(self, number: int) -> Mapping[str, Any]:
+        """Return the scheduler's suggestion."""
+        return dict(self._scheduler.suggest().config)
+
+    def start(self, number: int, network: int) -> None:
+        """Add the trial to the scheduler."""
+        self._scheduler.on_trial_add(SimpleNamespace(trial_id=number))
+
+    def report(self, number: int, network: int, epoch: int) -> bool:
+        """Pass the result."""
+        losses = {"error": float(self.curves.errors[network, epoch - 1]), "cost": float(self.curves.cost[network])}
+        result = losses | {"training_iteration": epoch}
+        return bool(self._scheduler.on_trial_result(SimpleNamespace(trial_id=number), result) == "CONTINUE")
+
+
+def _of_syne_tune(own: BaseDistribution) -> Any:
+    from syne_tune.config_space import choice, lograndint, loguniform, uniform
+
+    if isinstance(own, CategoricalDistribution):
+        return choice(list(own.choices))
+    if isinstance(own, IntDistribution):
+        return lograndint(own.low, own.high) if own.log else choice(list(range(own.low, own.high + 1, own.step)))
+    assert isinstance(own, FloatDistribution)
+    return (loguniform if own.log else uniform)(own.low, own.high)
 
 
 class Optuna:
