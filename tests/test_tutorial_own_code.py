@@ -94,13 +94,13 @@ def test_the_readme_ends_in_a_front_and_in_verdicts(tmp_path: Path) -> None:
 def test_every_file_and_line_of_the_page_works_in_its_order(tmp_path: Path) -> None:
     said = follow(PAGE, tmp_path)
     assert len(said) == 9
-    mine = pl.read_parquet(tmp_path / "runs" / "mine" / "trials.parquet")
+    mine = pl.read_parquet(tmp_path / "runs" / "tutorial" / "trials.parquet")
     assert mine.filter(stage="search").height == 12
     assert set(mine.filter(stage="confirm")["state"]) == {"COMPLETE"}
     best = mine.filter(stage="confirm").sort("val_accuracy")["config.width"][-1]
     assert said["python look.py"].split()[-1] == str(best)
-    assert "test accuracy" in said["ablate status mine"]
-    rows = Reader((tmp_path / "runs" / "parts" / "report" / "index.html").read_text()).rows
+    assert "test accuracy" in said["ablate status tutorial"]
+    rows = Reader((tmp_path / "runs" / "tutorial-parts" / "report" / "index.html").read_text()).rows
     assert {"without-norms", "without-mlps", "without-second"} <= {cell for row in rows for cell in row}
 
 

@@ -312,3 +312,22 @@ def test_without_a_margin_there_are_intervals_and_a_way_to_a_verdict(
     assert "a claim needs a margin: compare.margin has none for val_accuracy" in err
     code, _, err = run(capfd, "verdict", "nothing")
     assert code == 2
+
+
+@pytest.mark.parametrize(("value", "verdict"), [("0.8 + effect", "inconclusive"), ("1.0", "equivalent")])
+def test_a_training_that_does_not_use_its_seed_is_one_run(
+    value: str, verdict: str, here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Shares of 1 in every seed are no sign of it: a task may be that easy."""
+    name = f"fixed_{verdict}"
+    read = "effect, _, _ = config['effect'], config['arm'], config['lost']"
+    code = f"def train(config, run):\n    {read}\n    return {{'val_accuracy': {value}}}\n"
+    text = STUDY.replace("planted_code", name).replace("study: planted", f"study: {name}")
+    write_study(here, {f"{name}.py": code, f"{name}.yaml": text})
+    done, out, err = run(capfd, "compare", f"{name}.yaml", *LOCAL)
+    assert done == 0, err
+    warned = "Warning (equal-seeds): 5 trials (better 1, lost 1, null 1, whole 1, worse 1): all seeds have the same"
+    assert (warned in " ".join(out.split())) is (verdict == "inconclusive")
+    rows = as_json(capfd, study=name)["verdicts"]
+    assert {row["verdict"] for row in rows} == {verdict}
+    assert {row["low"] for row in rows} == {None if verdict == "inconclusive" else 0.0}

@@ -19,7 +19,7 @@ from ablate.results.statistics.adjustment import holm
 from ablate.results.statistics.intervals import FEW_SEEDS, smallest_effect
 from ablate.results.statistics.looks import ERROR, MARGINS, last_plan, late_margins, plan_of
 from ablate.results.trials.results import Results, once
-from ablate.results.trials.study_warnings import StudyWarning
+from ablate.results.trials.study_warnings import StudyWarning, equal_seeds
 from ablate.study import PLACEBO, VARIANT, Study
 
 NAMED = 6  # variants that a warning names
@@ -37,6 +37,7 @@ def comparison_warnings(results: Results) -> list[StudyWarning]:
         *_diverged(study, runs),
         *_few_seeds(study),
         *_equal_rows(runs),
+        *_equal_seeds(runs),
         *_placebo(results),
         *tuning_warnings(results),
     ]
@@ -135,6 +136,12 @@ def _equal_rows(runs: Runs) -> Iterator[StudyWarning]:
             listed = f"{', '.join(sorted(variants)[:-1])} and {max(variants)}"
             text = f"{listed} have equal numbers in every seed: they are one network under {len(variants)} names."
             yield StudyWarning(code="equal-rows", text=text)
+
+
+def _equal_seeds(runs: Runs) -> Iterator[StudyWarning]:
+    if runs.alike:
+        chosen = np.isin(np.arange(runs.table.height), list(runs.alike))
+        yield equal_seeds(f"{counted(len(runs.alike), 'trial')} ({_named(runs, chosen)})")
 
 
 def _placebo(results: Results) -> Iterator[StudyWarning]:

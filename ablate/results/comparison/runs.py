@@ -16,7 +16,7 @@ from ablate.core.objectives import given_for, is_share
 from ablate.core.trial import PLACEBO_SEED_BASE
 from ablate.results.comparison.compared_samples import Places, SampleCells, Values
 from ablate.results.statistics.samples import Spread, difference_interval
-from ablate.results.trials.pooling import NETWORK, pooled
+from ablate.results.trials.pooling import NETWORK, alike_over_seeds, pooled
 from ablate.results.trials.results import Results, once
 from ablate.results.trials.sample_tables import SAMPLES, values_by_sample
 from ablate.study import PLACEBO, VARIANT
@@ -46,6 +46,11 @@ class Runs:
         found = np.zeros(self.table.height, dtype=np.bool_)
         found[self.last.filter(pl.col("diverged"))["place"].to_numpy()] = True
         return found
+
+    @cached_property
+    def alike(self) -> set[int]:
+        """The positions of the trials that have equal numbers in all their seeds."""
+        return alike_over_seeds(self.last.filter("of_complete"), "place")
 
     @cached_property
     def places(self) -> dict[tuple[str, str], dict[str, int]]:
@@ -105,7 +110,7 @@ class Paired:
 
     `lost` says in which seeds the variant diverged. `spread` is that of the difference over seeds and samples, None if
     the samples' values were not kept. Data sets may take the place of the seeds (`pair_by_dataset`): `seeds` names them
-    and `between` is their standard deviation.
+    and `between` is their standard deviation. `alike`: both have equal numbers in all seeds, so there is one run.
     """
 
     own: Values
@@ -116,6 +121,7 @@ class Paired:
     spread: Spread | None
     over: Literal["seeds", "data sets"] = "seeds"
     between: float | None = None
+    alike: bool = False
 
     def for_other_samples(self, metric: str) -> dict[str, float | None]:
         """Return the 95% interval of the difference for other seeds and other samples, as two columns."""
@@ -219,4 +225,5 @@ def pair_by_seed(runs: Runs, measured: Measured, places: Places, others: Places)
         seeds=tuple(seed for seed, there in zip(runs.seeds, shared, strict=True) if there),
         compared=len(flat),
         spread=measured.samples.spread(first, shared, minus=second),
+        alike=bool(flat) and runs.alike.issuperset(flat + [p for own in second.values() for p in own.values()]),
     )

@@ -57,6 +57,7 @@ DIFFERENCE_COLUMNS: dict[str, pl.DataType] = {
     "difference": pl.Float64(),
 }
 DENIED = "the seeds are skewed, where a t test finds too much: a second test does not confirm what it finds"
+ALIKE = "all seeds have the same numbers, so they are one run"
 HOLDS, REFUTED, UNDECIDED = "holds", "refuted", "undecided"  # answers to a claim that is required
 Differences = NDArray[np.float64]
 
@@ -231,7 +232,7 @@ def _row(study: Study, metric: str, look: int, column: str, variant: str, planne
     one_sided = ERROR * share_of(look)  # error of each test against the margin
     levels = {"": 0.95, "margin_": 1 - 2 * one_sided}
     spans = {prefix: t_interval(differences.tolist(), level=level) for prefix, level in levels.items()}
-    tested = len(differences) >= FEWEST[pair.over] and bool(np.isfinite(differences).all())
+    tested = len(differences) >= FEWEST[pair.over] and bool(np.isfinite(differences).all()) and not pair.alike
     gains = differences if higher else -differences
     sd = spread(differences) if tested else None
     found: dict[str, Any] = {"metric": metric, "column": column, "variant": variant, "margin": margin, "gains": gains}
@@ -303,16 +304,20 @@ def _adjust(family: Sequence[dict[str, Any]], *, all_claims: bool) -> None:
 
 def _verdict(row: dict[str, Any]) -> dict[str, Any]:
     """Return verdict, claims and remark of a row with Holm's p-values; what they were computed of is taken out."""
-    gains, against, _, denied = (row.pop(name) for name in ("gains", "against", "pair", "denied"))
+    gains, against, pair, denied = (row.pop(name) for name in ("gains", "against", "pair", "denied"))
     found: dict[str, Any] = {"verdict": None, "claims": None, "refuted": None}
     if row["margin"] is not None and row["n"] and row.get("family"):
         claims = () if row["p"] is None else claims_of(float(gains.mean()), row["p_adjusted"], against)
         found = {"verdict": next(iter(claims), INCONCLUSIVE), "claims": ", ".join(claims)}
         found["refuted"] = ", ".join(refuted_by(claims, against))
-    return found | {"remark": "; ".join(_remarks(row, found["claims"] or "", found["verdict"], denied=denied))}
+    return found | {
+        "remark": "; ".join(
+            _remarks(row, found["claims"] or "", found["verdict"], DENIED * denied or ALIKE * pair.alike)
+        )
+    }
 
 
-def _remarks(row: Mapping[str, Any], claims: str, verdict: str | None, *, denied: bool) -> Iterator[str]:
+def _remarks(row: Mapping[str, Any], claims: str, verdict: str | None, doubt: str) -> Iterator[str]:
     over = row["over"]
     if HARMFUL in claims and verdict != HARMFUL:
         yield "a loss is established, and it is smaller than the margin"
@@ -332,8 +337,8 @@ def _remarks(row: Mapping[str, Any], claims: str, verdict: str | None, *, denied
     if row["collapsed"]:
         ends = " to ".join(f"{end:.1%}" for end in clopper_pearson(row["collapsed"], row["n"]))
         yield f"{row['collapsed']} of {row['n']} seeds collapsed ({ends})"
-    if denied:
-        yield DENIED
+    if doubt:
+        yield doubt
     if row["outlying"]:
         yield f"far from the other {over}: {over[:-1]} {row['outlying']}"
     if row["n"] and row["compared"] < row["planned"]:

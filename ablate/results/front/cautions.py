@@ -11,10 +11,11 @@ from ablate.results.front.confirmation import failed_text, open_text
 from ablate.results.front.findings import Findings
 from ablate.results.front.front import confirmed, metric_at
 from ablate.results.front.summary import amount
-from ablate.results.front.tables import network, quality_name
+from ablate.results.front.tables import last_reports, network, quality_name
 from ablate.results.rendering.numbers import format_signed
 from ablate.results.statistics.intervals import FEW_SEEDS, smallest_effect
-from ablate.results.trials.study_warnings import StudyWarning
+from ablate.results.trials.pooling import alike_over_seeds
+from ablate.results.trials.study_warnings import StudyWarning, equal_seeds
 
 
 def cautions(found: Findings) -> Iterator[StudyWarning]:
@@ -33,6 +34,9 @@ def cautions(found: Findings) -> Iterator[StudyWarning]:
     seeds = [row["replicates"] for row in front.iter_rows(named=True) if row["stage"] == "confirm"]
     if seeds and min(seeds) < FEW_SEEDS:
         yield StudyWarning(code="few-seeds", text=_few_seeds(min(seeds)))
+    alike = alike_over_seeds(last_reports(found.pooled.reports), "trial")
+    if same := [network(study, row) for row in front.iter_rows(named=True) if row["trial"] in alike]:
+        yield equal_seeds("; ".join(same))
     margin = study.confirm.margin if study.confirm else {}
     count = split_samples(found.listed, "validation_samples")
     for value in margin.values():

@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from ablate.core.objectives import SIZE_COLUMNS, mean
+from ablate.core.objectives import SIZE_COLUMNS, is_evaluated, is_share, mean
 from ablate.results.trials.tables import REPORT_COLUMNS
 
 NETWORK = pl.coalesce("source", "trial")  # the first trial of the network
@@ -47,6 +47,19 @@ def with_lacking(reports: pl.DataFrame) -> pl.DataFrame:
     return reports.with_columns(
         pl.when(null).then(math.nan).otherwise(pl.col(name)).alias(name) for name, null in lacking.items()
     )
+
+
+def alike_over_seeds(last: pl.DataFrame, key: str) -> set[Any]:
+    """Return the values of `key` whose seeds, two or more, have equal numbers: one run, for all that can be seen.
+
+    `last` are last reports. Shares of 0 or 1 alone do not count, which every seed may reach.
+    """
+    names = [name for name in last.columns if is_evaluated(name) or name.startswith("train_")]
+    if not names:
+        return set()
+    telling = [pl.col(n).is_finite() & ~(pl.col(n).is_in([0.0, 1.0]) & pl.lit(is_share(n))) for n in names]
+    once, several = pl.struct(names).n_unique() == 1, pl.col("seed").n_unique() > 1
+    return set(last.group_by(key).agg(alike=once & several & pl.any_horizontal(telling).any()).filter("alike")[key])
 
 
 def _members(rows: Sequence[Row], reports: pl.DataFrame) -> list[Row]:

@@ -11,3 +11,13 @@ class StudyWarning:
 
     code: str
     text: str
+
+
+def equal_seeds(which: str) -> StudyWarning:
+    """Return the warning of trials, in words, that have equal numbers in all their seeds."""
+    text = (
+        f"{which}: all seeds have the same numbers, so there is one run and no spread. Does the code use its seed? A"
+        " command gets it by {seed} or ABLATE_SEED, a function by run.seed. Where training has no chance in it, let"
+        " the seed choose the split of the data."
+    )
+    return StudyWarning(code="equal-seeds", text=text)

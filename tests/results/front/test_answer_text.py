@@ -177,6 +177,13 @@ def test_a_seed_that_collapsed_is_named(tmp_path: Path) -> None:
     assert "seed 1000003 of width 8" in page
 
 
+def test_seeds_with_equal_numbers_are_one_run(tmp_path: Path) -> None:
+    same = [(1000, 0.81, [0.86] * 5), *three()[1:]]
+    page, terminal, _ = shown(make_study(confirm={"replicates": 5}), *planted(same), tmp_path)
+    assert "Warning (equal-seeds): width 8 · no mlp: all seeds have the same numbers" in terminal
+    assert "width 8 · no mlp: all seeds have the same numbers" in page
+
+
 def test_what_all_networks_share_is_said_once(tmp_path: Path) -> None:
     page, terminal, _ = shown(make_study(confirm={"replicates": 5}), *planted(three()), tmp_path)
     assert "All have: no mlp · learning rate 0.001." in page
