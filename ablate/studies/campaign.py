@@ -177,6 +177,9 @@ class Verdict:
             return f"DISCARD {after}: {of.amount(abs(self.gain))}{of.unit} {side} the champion; {told}"
         if reason == "same-numbers":
             return f"DISCARD {after}: same numbers as the champion to the last bit."
+        if reason == "equal-seeds":
+            told = "all runs have equal numbers, and so have the champion's. Does the training use its seed?"
+            return f"DISCARD {after}: {told} A command gets it by {{seed}} or ABLATE_SEED, a function by run.seed."
         if reason == "behind":
             run = of.search.trials[self.found["trial"]]
             at = f"at {of.study.unit} {run.epoch} of {run.config.epochs}"

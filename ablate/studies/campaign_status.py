@@ -40,6 +40,8 @@ def plan_line(found: LedgerCampaign) -> str:
     asked = found.campaign.asked
     if not math.isfinite(sd):
         return "The reference has no runs yet."
+    if sd == 0:
+        return "All runs have equal numbers, so no gain can be told from luck. Does the training use its seed?"
     head = f"1 sd of a run = {found.amount(sd)}{found.unit}."
     if asked.mode == "explore":
         return f"{head} A change that does nothing costs about 1.7 runs; every third such campaign keeps one."

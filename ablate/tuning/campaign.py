@@ -235,6 +235,8 @@ class Campaign:
                 return None
             shared, doubt = self._shared(arm, n), self._doubt(arm, n, m)
             shift = self._shift(doubt)
+            if n == EQUAL and _alike(own[:n]) and _alike(base[:m]):
+                return event_of(arm, {"state": "discard", "runs": n, "reason": "equal-seeds", "reference_runs": m})
             if shift <= 0 and all(a.replicates == b.replicates for a, b in zip(own[:n], shared, strict=True)):
                 if n == min(EQUAL, arm.most):
                     return event_of(arm, {"state": "discard", "runs": n, "reason": "same-numbers", "reference_runs": m})
@@ -311,6 +313,11 @@ class Campaign:
 def _unless_discarded(found: Judgement, is_last: bool) -> Judgement:
     """Return a judgement that a candidate is better, without a discard: its cost may show with further runs."""
     return found if found.state != "discard" else replace(found, state="undecided" if is_last else "open")
+
+
+def _alike(runs: Sequence[TrialProgress]) -> bool:
+    """Return whether all runs have equal numbers: the training does not use its seed, so they are one run."""
+    return all(run.replicates == runs[0].replicates for run in runs)
 
 
 def _seconds(runs: Sequence[TrialProgress]) -> Runs:
