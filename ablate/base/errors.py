@@ -16,6 +16,7 @@ AblateError                 anything below; the CLI prints it in plain words, wi
 │   └── StaleDriverError    a later driver has raised the term; this driver's writes are refused
 ├── CheckpointError         a checkpoint is missing, damaged or of another model
 │   └── CheckpointDownError  checkpoints cannot be written or read now (a full disk): exit code 75
+├── CodeDownError           the worktree of a code version cannot be made now (a full disk): exit code 75
 ├── ClusterLostError        the Ray cluster that a study runs on is gone, or a local Ray does not start in time: exit 75
 ├── OutputLostError         standard output cannot be written (a full disk, a closed pipe): exit code 75
 ├── ResultsDownError        tables or report cannot be written now (a full disk): exit code 75
@@ -149,6 +150,12 @@ class CheckpointError(AblateError):
 
 class CheckpointDownError(CheckpointError):
     """Checkpoints cannot be written or read now (full disk, store that does not answer); no fault of the trial."""
+
+    exit_code = RESUMABLE
+
+
+class CodeDownError(AblateError):
+    """The worktree of a code version cannot be made now; the trials that need it have not begun."""
 
     exit_code = RESUMABLE
 

@@ -115,9 +115,10 @@ class Judging:
         while True:
             found = self.read()
             verdict, left = found.verdict_on(request), ends - time.monotonic()
-            if verdict.state == "open":
+            ended = verdict.state != "open" or found.is_stuck
+            if not ended:
                 self.drive(found)
-            if verdict.state != "open" or left <= 0:
+            if ended or left <= 0:
                 return {"request": request, **_shown(verdict.as_values())}
             time.sleep(min(POLL_SECONDS, left))
 
@@ -211,7 +212,9 @@ def reading_tools(asked: Locations) -> list[Callable[..., dict[str, Any]]]:
 
 
 def _blind(found: Stored) -> Stored:
-    """Return a study as it was before its test split was opened."""
+    """Return a study as it was before its test split was opened; raise RequestError for a campaign, whose runs are."""
+    if found.study.campaign is not None:
+        raise RequestError(f"study {found.study.name!r} is a campaign: call list_candidates and campaign_status")
     trials = [trial for trial in found.snapshot.trials if trial.config.stage != "confirm"]
     keys = {trial.key for trial in trials}
     reports = [

@@ -222,7 +222,8 @@ GATHERED: dict[str, Any] = {  # by the name of a field of RunOptions, in the ord
         bool,
         typer.Option(
             "--code-changed",
-            help="Continue although the source files of your training function have changed; recorded.",
+            help="Continue although the source files of your training function, or the packages of a campaign, have"
+            " changed; recorded.",
         ),
     ],
     "keep_going": Annotated[

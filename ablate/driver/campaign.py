@@ -62,6 +62,8 @@ def judge(
     ends = None if wait is None else time.monotonic() + wait
     found = read_campaign(name, options)
     given = [with_code(found, options, change) for change in changes]
+    for change in given if len(given) > 1 else ():  # all are checked before the first is submitted
+        ask_campaign(name, options, JUDGE, change, only_check=True)
     asked = [ask_campaign(name, options, JUDGE, change) for change in given]
     while True:
         found = read_campaign(name, options)

@@ -74,7 +74,9 @@ def stop(name: str, locations: Locations) -> str:
     return f"{doubt}{driver['holder']} pauses its trials and ends. To continue: {resume_command(found, locations)}"
 
 
-def ask_campaign(name: str, locations: Locations, command: Command, parameters: Mapping[str, Any]) -> int:
+def ask_campaign(
+    name: str, locations: Locations, command: Command, parameters: Mapping[str, Any], *, only_check: bool = False
+) -> int:
     """Ask a campaign to judge a change, or to close; return the rowid of the request, or raise RequestError."""
     with open_ledger(name, locations) as ledger:
         found = Stored.of(ledger, name)
@@ -82,6 +84,8 @@ def ask_campaign(name: str, locations: Locations, command: Command, parameters: 
         words = [command, *_words(parameters.get("settings", {})), *code]
         label, message = found.study.labels[0], shlex.join(words)
         _refuse(found, _request(label, command, message, parameters=dict(parameters)))
+        if only_check:
+            return 0
         return _write(ledger, found, {"command": command, "parameters": dict(parameters), "message": message}, label)
 
 

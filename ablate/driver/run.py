@@ -41,7 +41,7 @@ from ablate.driver.own_sizes import refuse_impossible_parts
 from ablate.driver.progress import ProgressDisplay
 from ablate.driver.prometheus import require_free, serve_metrics
 from ablate.driver.space_sizes import note_size_shares
-from ablate.driver.versions import checkouts, opening, record_code
+from ablate.driver.versions import checkouts, opening, record_code, refuse_other_packages
 from ablate.execution import Executor
 from ablate.functions.border.guarded import end_processes, processes_ended
 from ablate.functions.command_record import empty, forget_records
@@ -155,6 +155,8 @@ def _refuse_other(study: Study, text: str, options: RunOptions) -> None:
     refuse_links(options.home(study.name))
     with suppress(NoLedgerError), Ledger.open(options.storage_url(study.name), create=False) as ledger:
         resumption.refuse_other_study(ledger, study, text, extend=options.extend)
+        if not options.code_changed:
+            refuse_other_packages(ledger.events(study.name))
         if not options.code_changed and "code" not in opening(ledger, study):
             own.refuse_other_code(study, ledger.events(study.name))
 

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ablate.base.errors import RequestError
+from ablate.base.errors import CodeDownError, RequestError
 from ablate.core.code_version import SHORT, VERSIONS, Code, CodeVersion
 from ablate.core.registry import TRAINABLES
 from ablate.driver.options import RunOptions
-from ablate.functions.git import git_names
-from ablate.functions.versions import Version, refuse_guarded, snapshot
+from ablate.functions.git import common_folder, git_names
+from ablate.functions.versions import Version, environment, refuse_guarded, snapshot
 from ablate.functions.worktrees import checkout, remove
-from ablate.ledger import Ledger, StudyWriter
+from ablate.ledger import EventRecord, Ledger, StudyWriter
 from ablate.ledger.requests import OPENED
 from ablate.studies.campaign import LedgerCampaign
 from ablate.study import Study
 
+NAMED = 5  # packages in a message
 logger = logging.getLogger("ablate")
 
 
@@ -31,7 +32,11 @@ def record_code(writer: StudyWriter, ledger: Ledger, study: Study, options: RunO
     Raises RequestError if it has none, and the study file has `guard`, `link` or `evaluate`.
     """
     campaign = study.campaign
-    if campaign is None or ledger.trials(study.name) or opening(ledger, study):
+    if campaign is None:
+        return
+    if opening(ledger, study) and _other_packages(ledger.events(study.name)):  # --code-changed
+        writer.note(OPENED, None, {"environment": environment()})
+    if ledger.trials(study.name) or opening(ledger, study):
         return
     payload: dict[str, Any]
     try:
@@ -44,10 +49,33 @@ def record_code(writer: StudyWriter, ledger: Ledger, study: Study, options: RunO
         if not campaign.link and (unseen := _ignored_folders(options.runs_dir)):
             logger.warning("git ignores %s: a run sees of it only what `campaign.link` names", ", ".join(unseen))
     except RequestError as error:
-        if campaign.guard or campaign.link or campaign.evaluate:
+        own = study.trainable in TRAINABLES.names()
+        if campaign.guard or campaign.link or campaign.evaluate or not (own or _is_alone(Path.cwd())):
             raise
         payload = {"without": str(error)}
-    writer.note(OPENED, study.labels[0], payload)
+        if not own:
+            logger.warning("the campaign judges settings alone (--set): %s", error)
+    writer.note(OPENED, study.labels[0], {**payload, "environment": environment()})
+
+
+def refuse_other_packages(events: Sequence[EventRecord]) -> None:
+    """Raise RequestError if Python or the packages are not those with which the runs of a campaign began."""
+    if changed := _other_packages(events):
+        more = f" and {len(changed) - NAMED} more" if len(changed) > NAMED else ""
+        raise RequestError(
+            f"since the campaign was opened or continued, {', '.join(changed[:NAMED])}{more} changed: its runs would"
+            " not be comparable. Install these versions again, or type --code-changed to continue all the same"
+        )
+
+
+def _other_packages(events: Sequence[EventRecord]) -> list[str]:
+    """Return what differs from the environment that was noted last, in words."""
+    known = [
+        event.payload["environment"] for event in events if event.kind == OPENED and "environment" in event.payload
+    ]
+    before, now = known[-1] if known else {}, environment() if known else {}
+    names = sorted(before.keys() | now.keys())
+    return [f"{n} {before.get(n, 'no')} -> {now.get(n, 'no')}" for n in names if before.get(n) != now.get(n)]
 
 
 def remove_worktrees(found: LedgerCampaign, options: RunOptions) -> None:
@@ -72,25 +100,22 @@ def code_of(found: LedgerCampaign, options: RunOptions, revision: str | None) ->
     )
     version = snapshot(Path.cwd(), revision, name=name, reference=before, without=[options.runs_dir])
     refuse_guarded(replace(version, inside=campaign.opened["inside"]), reference, campaign.asked.guard)
+    _make(campaign.opened, found.study, options, version.tree)  # what is wrong with the candidate is said at once
     return _code(version)
 
 
 def checkouts(ledger: Ledger, study: Study, options: RunOptions) -> Callable[[str], None]:
-    """Return what makes the worktrees that a trainable needs; where it cannot, it warns, and the trial fails."""
-    campaign, folder = study.campaign, options.home(study.name) / VERSIONS
-    if campaign is None:
+    """Return what makes the worktrees that a trainable needs; it raises CodeDownError where it cannot."""
+    if study.campaign is None:
         return lambda trainable: None
 
     @cache
     def make(tree: str) -> None:
-        opened = opening(ledger, study)
-        repository = Path(opened["repository"])
-        repository = repository if repository.is_dir() else Path.cwd()  # another machine, or it was moved
         try:
-            version = snapshot(repository, f"refs/ablate/{study.name}/{tree[:SHORT]}", name=study.name)
-            checkout(replace(version, inside=opened["inside"]), folder, link=campaign.link)
-        except RequestError as error:
-            logger.warning("code version %s: %s", tree[:SHORT], error)
+            _make(opening(ledger, study), study, options, tree)
+        except (RequestError, OSError) as error:
+            again = f"Nothing is lost: correct it, then type ablate resume {study.name}"
+            raise CodeDownError(f"code version {tree[:SHORT]}: {error}. {again}") from error
 
     def make_all(trainable: str) -> None:
         version = CodeVersion.of(trainable)
@@ -100,9 +125,28 @@ def checkouts(ledger: Ledger, study: Study, options: RunOptions) -> Callable[[st
     return make_all
 
 
+def _make(opened: Mapping[str, Any], study: Study, options: RunOptions, tree: str) -> None:
+    """Make the worktree of a version that a campaign keeps."""
+    assert study.campaign is not None
+    repository = Path(opened["repository"])
+    repository = repository if repository.is_dir() else Path.cwd()  # another machine, or it was moved
+    version = snapshot(repository, f"refs/ablate/{study.name}/{tree[:SHORT]}", name=study.name)
+    folder = options.home(study.name) / VERSIONS
+    checkout(replace(version, inside=opened["inside"]), folder, link=study.campaign.link)
+
+
 def opening(ledger: Ledger, study: Study) -> Mapping[str, Any]:
     """Return what is recorded of the code of a campaign, nothing for another study."""
     return next((event.payload for event in ledger.events(study.name) if event.kind == OPENED), {})
+
+
+def _is_alone(folder: Path) -> bool:
+    """Return whether a folder is in no git repository, or git is not installed."""
+    try:
+        common_folder(folder)
+    except RequestError:
+        return True
+    return False
 
 
 def _ignored_folders(runs: Path) -> list[str]:

@@ -11,7 +11,7 @@ import re
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import distributions
 from pathlib import Path
@@ -21,6 +21,8 @@ from ablate.core.code_version import SHORT, CodeVersion
 from ablate.functions.git import GitError, common_folder, git, git_line, git_names
 
 PYTHON = (".py", ".pyw")
+_IMPORTED = r"[^.]*|.*\.(py|pyc|so|pyd)"  # names of modules; one without a suffix may be a link to a package
+_LINK = "120000"  # the mode of a symbolic link in a tree
 SUBMODULE = "160000"  # the mode of a submodule in a tree
 _POINTER, _POINTER_BYTES = b"version https://git-lfs.github.com/spec/", 1024
 _REQUIREMENTS = re.compile(r"requirements[^/]*|pyproject\.toml|setup\.(py|cfg)|[^/]*\.lock|environment\.ya?ml")
@@ -168,12 +170,14 @@ def _refuse_changed_submodules(top: Path, variables: Mapping[str, str]) -> None:
 
 
 def _keep(repository: Path, ref: str, commit: str, tree: str) -> None:
-    """Create a ref to a commit of `tree`; another one of the same tree may be there already."""
+    """Create a ref to a commit of `tree`; if it leads to another one of that tree, one that is named by the commit."""
     try:
         git(repository, "update-ref", ref, commit, "")
     except GitError:
-        if _resolve(repository, ref) is None or _tree_of(repository, ref) != tree:
+        if (known := _resolve(repository, ref)) is None or _tree_of(repository, ref) != tree:
             raise
+        if known != commit:
+            git(repository, "update-ref", f"{posixpath.dirname(ref)}/{commit[:SHORT]}", commit)
 
 
 def _program(repository: Path, tree: str) -> str:
@@ -235,24 +239,62 @@ def _syntax(content: bytes) -> str:
 def refuse_guarded(version: Version, reference: Version, guard: Sequence[str]) -> None:
     """Raise RequestError if `version` changes a file or folder of `guard`, which are paths in the folder of the study.
 
-    Beside a guarded `data.py`, a new `data/` or `data.so`, which Python would import in its place, is a change of it.
+    A guarded symbolic link guards what it leads to. A new file that Python would import in the place of a guarded one
+    is a change of it: beside `data.py` a `data/` or `data.so`, at the top `pkg/` where `src/pkg/data.py` is guarded.
     """
     changed = git_names(
         version.repository, "diff-tree", "-r", "-z", "--no-renames", "--name-only", reference.tree, version.tree
     )
-    files = [name for _, _, _, name in tree_files(version.repository, reference.tree)]
+    files = {name: (mode, blob) for mode, blob, _, name in tree_files(version.repository, reference.tree)}
+    added = [name for name in changed if name not in files]
     for given in guard:
         path = posixpath.normpath(posixpath.join(version.inside, given))
-        if path != "." and not any(name == path or name.startswith(f"{path}/") for name in files):
+        if not _below(files, [path]):
             raise RequestError(f"guard: {given} is no file or folder of the reference {reference.revision[:SHORT]}")
-        stem = path.removesuffix(".py")
-        begins = (f"{path}/", *((f"{stem}/", f"{stem}.") if stem != path else ()))
-        if touched := [name for name in changed if path == "." or name == path or name.startswith(begins)]:
+        paths = _led_to(version.repository, files, path)
+        touched = _below(changed, paths) + _hiding(added, _below(files, paths), version.inside)
+        if touched:
             raise RequestError(f"the candidate changes {touched[0]}, which the campaign guards ({given})")
 
 
-def environment() -> str:
-    """Return the SHA-256 of the Python, the platform and the installed distributions with their versions."""
-    found = sorted({f"{each.name}=={each.version}".lower() for each in distributions()})
-    text = "\n".join([platform.python_version(), platform.platform(), *found])
-    return hashlib.sha256(text.encode()).hexdigest()
+def _below(names: Iterable[str], paths: Sequence[str]) -> list[str]:
+    """Return the names that are one of `paths` or in one of them."""
+    return [n for n in names if any(path in (".", n) or n.startswith(f"{path}/") for path in paths)]
+
+
+def _led_to(repository: Path, files: Mapping[str, tuple[str, str]], path: str) -> list[str]:
+    """Return a path and the paths that symbolic links lead to from it; `files` have mode and object."""
+    found = [path]
+    for each in found:  # it grows meanwhile
+        links = {name: files[name][1] for name in _below(files, [each]) if files[name][0] == _LINK}
+        for name, target in zip(links, _contents(repository, [*links.values()]), strict=True):
+            led = posixpath.normpath(posixpath.join(posixpath.dirname(name), os.fsdecode(target)))
+            found += [] if led in found else [led]
+    return found
+
+
+def _hiding(added: Sequence[str], guarded: Sequence[str], inside: str) -> list[str]:
+    """Return the new files that Python would import in the place of a guarded module."""
+    roots = [root for place in (inside, "") for root in (place, posixpath.join(place, "src"))]  # in the order of search
+    modules = [each for name in guarded if name.endswith(".py") for each in _modules(name, roots)]
+    return [
+        name
+        for name in added
+        if re.fullmatch(_IMPORTED, posixpath.basename(name))
+        and any(i <= j and own[: len(new)] == new for i, new in _modules(name, roots) for j, own in modules)
+    ]
+
+
+def _modules(name: str, roots: Sequence[str]) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Yield the modules that a file is where `roots` are searched: the place of the root, the steps of the name."""
+    for place, root in enumerate(roots):
+        if root == "" or name.startswith(f"{root}/"):
+            steps = name[len(root) and len(root) + 1 :].split("/")
+            steps[-1] = steps[-1].partition(".")[0]
+            yield place, tuple(steps[:-1] if steps[-1] == "__init__" else steps)
+
+
+def environment() -> dict[str, str]:
+    """Return the version of Python, the machine's architecture, and each installed package with its version."""
+    packages = {each.name.lower(): each.version for each in distributions()}
+    return {"python": platform.python_version(), "machine": platform.machine(), **packages}

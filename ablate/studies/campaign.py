@@ -19,7 +19,8 @@ from ablate.studies.locations import Locations
 from ablate.studies.stored import Stored, read_study
 from ablate.tuning.arms import Arm
 from ablate.tuning.campaign import Campaign
-from ablate.tuning.recorded import RecordedSearch, recorded_searches
+from ablate.tuning.recorded import RecordedSearch, has_room, recorded_searches
+from ablate.tuning.refusals import MORE
 
 EXIT_CODES = {"keep": 0, "refused": 2, "discard": 3}  # of `ablate judge`; every other state: 4
 OPEN = 4
@@ -117,6 +118,8 @@ class Verdict:
         """What the code of a candidate puts in doubt, as `code` and `text`."""
         code, asked = self.submitted.get("code"), self.ledger.campaign.asked
         found = []
+        if self.state == "open" and self.ledger.is_stuck:
+            found.append({"code": "budget", "text": f"the budget is spent: {MORE}"})
         if code is not None and code["requirements"]:
             names = ", ".join(code["requirements"])
             text = f"{names} changed, but the candidate is trained with the packages that are installed"
@@ -138,6 +141,8 @@ class Verdict:
             return self._keep()
         if self.state == "discard":
             return self._discard(after)
+        if self.state == "undecided" and self.gain is None:
+            return f"UNDECIDED {after}: the campaign was closed before. Treat it as not kept."
         if self.state == "undecided":
             more = (
                 f" If it stays so, about {self.need} more runs decide: add --runs {n + self.need}." if self.need else ""
@@ -145,6 +150,8 @@ class Verdict:
             return f"UNDECIDED {after}: gain {self._gain()}.{more} Treat it as not kept."
         if self.state == "superseded":
             return f"SUPERSEDED {after}: the champion is {of.name(of.campaign.champion)} now. Judge it again."
+        if of.is_stuck:
+            return f"OPEN: {n} runs, and the budget is spent: {MORE}."
         running = 0 if self.arm is None else sum(not run.state.finished for run in self.arm.runs.values())
         look = next((look for look in of.campaign.rule.looks if look > n), n)
         return f"OPEN: {n} runs, {running} running; no keep before {look}."
@@ -210,6 +217,13 @@ class LedgerCampaign:
     def unit(self) -> str:
         """The unit of a gain."""
         return " points" if is_share(self.campaign.quality.metric) else f" {self.campaign.quality.metric}"
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether a candidate is open, the budget is spent, and nothing runs that could decide."""
+        ended = all(run.state.finished for run in self.search.trials.values())
+        room = has_room(self.search, [self.search], self.stored.record.active_seconds)
+        return bool(self.campaign.open) and ended and not room
 
     @staticmethod
     def name(arm: Arm) -> str:

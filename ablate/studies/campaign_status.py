@@ -53,28 +53,35 @@ def plan_line(found: LedgerCampaign) -> str:
     )
 
 
-def _closing(found: LedgerCampaign) -> Interval | None:
-    """Return the gain of the last champion over the first on the closing's seeds; None until all have ended."""
+def _closing(found: LedgerCampaign) -> tuple[Interval, list[int]] | None:
+    """Return the gain of the last champion over the first on the closing's seeds, and the runs that failed.
+
+    None until all have ended. A run that diverged counts as `campaign.diverged` says.
+    """
     of, ended = found.campaign, found.campaign.closed
     last, first = of.champion.runs, of.arms[0].runs
     if ended is None or of.champion is of.arms[0]:
         return None
     metric = on_test(of.quality.metric) if of.asked.close.test else of.quality.metric
     values: dict[int, dict[int, float]] = {}
-    for run in found.search.trials.values():
-        if CONFIRM_SEED_BASE <= run.config.seeds[0] < CAMPAIGN_SEED_BASE and run.state is TrialState.COMPLETE:
-            value = -signed(of.quality, run.metric(metric))
-            values.setdefault(run.config.seeds[0], {})[int(run.config.source or 0)] = value
+    runs = [r for r in found.search.trials.values() if CONFIRM_SEED_BASE <= r.config.seeds[0] < CAMPAIGN_SEED_BASE]
+    failed = []
+    for run in runs:
+        value = -signed(of.quality, run.metric(metric)) if run.state is TrialState.COMPLETE else of.value(run)
+        value = math.nan if value is None else value
+        failed += [] if math.isfinite(value) else [run.number]
+        values.setdefault(run.config.seeds[0], {})[int(run.config.source or 0)] = value
     pair = (next(iter(last.values())).number, next(iter(first.values())).number)
     gains = [by[pair[0]] - by[pair[1]] for by in values.values() if set(pair) <= by.keys()]
-    return t_interval(gains) if gains and all(run.state.finished for run in found.search.trials.values()) else None
+    return (t_interval(gains), failed) if gains and all(run.state.finished for run in runs) else None
 
 
 def status_of(found: LedgerCampaign) -> dict[str, Any]:
     """Return the state of the campaign as plain values."""
     of, closing = found.campaign, _closing(found)
     states = Counter(arm.state for arm in of.arms[1:])
-    values = None if closing is None else {n: finite(getattr(closing, n)) for n in ("mean", "low", "high", "n")}
+    numbers = {} if closing is None else {n: finite(getattr(closing[0], n)) for n in ("mean", "low", "high", "n")}
+    values = None if closing is None else {**numbers, "failed": closing[1]}
     return {
         "campaign": found.study.name,
         "closed": of.closed is not None,
@@ -114,5 +121,10 @@ def _closing_line(found: LedgerCampaign) -> str:
         return "Closed: no candidate was kept, so nothing is claimed."
     if closing is None:
         return f"Closing: {split.lower()} runs are missing. To continue: ablate campaign close {found.study.name}"
-    half = found.amount((closing.high - closing.low) / 2)
-    return f"{split}, {closing.n} fresh seeds: gain {found.amount(closing.mean)} ± {half}{found.unit} over the start."
+    gain, failed = closing
+    if failed:
+        name, numbers = found.study.name, ", ".join(map(str, failed))
+        told = f"{split}, {gain.n} fresh seeds: no gain is claimed, because these trials failed: {numbers}."
+        return f"{told} If the machine is at fault: ablate retry {name} {failed[0]}, then ablate campaign close {name}"
+    half = found.amount((gain.high - gain.low) / 2)
+    return f"{split}, {gain.n} fresh seeds: gain {found.amount(gain.mean)} ± {half}{found.unit} over the start."

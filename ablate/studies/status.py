@@ -196,7 +196,11 @@ def _budget(found: Stored, here: Mapping[str, RecordedSearch]) -> dict[str, Any]
         tuned = found.study.tune is not None  # the trials of a row are as many as its seeds have winners
         begun = sum(tuned or trial.config.source is None for trial in search.search_trials())
         left = search.to_start(planned[name]) if has_room(search, here.values(), used) else 0
-        trials[name] = {"planned": max(planned[name], begun + left * tuned), "begun": begun, "left": left}
+        counts = max(planned[name], begun + left * tuned), begun, left
+        if search.campaign is not None:
+            begun = len(search.search_trials())
+            counts = found.study.budget.trials, begun, max(found.study.budget.trials - begun, 0)
+        trials[name] = dict(zip(("planned", "begun", "left"), counts, strict=True))
     tuning = {}
     if found.study.tune is not None:
         for name, count in tuning_trials(found.study).items():

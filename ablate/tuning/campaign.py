@@ -86,6 +86,8 @@ class Campaign:
             arm.state = "open" if arm.state == "undecided" and arm.looked < arm.most else arm.state
         elif kind == ANSWERED and payload.get("command") == CLOSE and "refused" not in payload:
             self.closed = payload
+            for arm in self.open:  # the budget was spent before they were decided
+                arm.state = "undecided"
 
     def find(self, number: int) -> Arm:
         """Return an arm; raise LedgerError if there is none of that number."""
@@ -102,7 +104,7 @@ class Campaign:
     def candidate(self, change: Change) -> dict[str, Any]:
         """Return the event that submits the champion with `change`; of an arm that was judged, only its number."""
         settings = merge_settings(self.champion.settings, change.settings)
-        most = self.rule.most if change.runs is None else change.runs
+        most = self.rule.most if change.runs is None else min(change.runs, self.rule.looks[-1])
         if (arm := self.alike(settings, change.code or self.champion.code)) is not None:
             return {"candidate": arm.number, "runs": most}
         known = len(self.reference.ended(self.reference.skipped))
@@ -226,8 +228,12 @@ class Campaign:
             n = arm.looked + 1
             m = max(arm.known, self.rule.reference_runs(n))
             if self.value(own[n - 1]) is None:
-                gone = own[n - 1].diverged or not math.isfinite(own[n - 1].metric(self.quality.metric))
-                reason = "diverged" if own[n - 1].decisions and gone else "crashed"
+                last = own[n - 1]
+                gone = last.diverged or not all(
+                    math.isfinite(each.get(self.quality.metric, 0.0)) for each in last.replicates
+                )
+                reason = "diverged" if last.decisions and gone else "crashed"
+                reason = "withdrawn" if own[n - 1].state is TrialState.PRUNED else reason
                 if self.is_behind(own[0], own[0].epoch, own[0].means):
                     reason = "behind"
                 return event_of(arm, {"state": "discard", "runs": n, "reason": reason, "trial": own[n - 1].number})

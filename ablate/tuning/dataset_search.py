@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ablate.base.errors import LedgerError, StudyFailedError
 from ablate.core.config import DatasetFacts
 from ablate.core.objectives import COST_METRICS, losses, on_test, value_fault
-from ablate.core.trial import CONFIRM_SEED_BASE, PLACE, Decision, Report, Stage, TrialState
+from ablate.core.trial import CONFIRM_SEED_BASE, PLACE, Decision, Report, Stage, TrialState, place_of
 from ablate.ledger import EventRecord, NewTrial, TrialRecord
 from ablate.ledger.requests import ANSWERED, RETRY
 from ablate.study.tuning_seeds import tuning_seeds
@@ -237,8 +237,11 @@ class DatasetSearch(RecordedSearch):
     def require_objectives(self, trial: TrialProgress, report: Report) -> None:
         """Raise StudyFailedError if no replicate reports a metric that the study needs: no trial would.
 
-        The same holds if the first report of all has a value that no objective can have, such as a percentage.
+        The same holds if the first report of all has a value that no objective can have, such as a percentage. A
+        candidate of a campaign whose champion has reported fails alone.
         """
+        if self.campaign is not None and place_of(trial.sampler_state) and self.campaign.arms[0].ended():
+            return
         fault = self.faulty_objective(report)
         if fault and not any(each.decisions for each in self.trials.values()):
             raise StudyFailedError(f"trial {trial.key}: {fault}")

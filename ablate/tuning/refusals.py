@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from ablate.base.errors import did_you_mean
 from ablate.core.registry import FAMILY
-from ablate.core.trial import TrialState
+from ablate.core.trial import TrialState, place_of
 from ablate.ledger.requests import CLOSE, ENQUEUE, JUDGE, PRUNE, RETRY, STOP, Change, Request
 from ablate.study import Study
 from ablate.study.design import merge_settings
@@ -18,6 +18,7 @@ from ablate.tuning.recorded import RecordedSearch
 if TYPE_CHECKING:
     from ablate.tuning.campaign import Campaign
 
+MORE = "raise `budget` in the study file, then type ablate campaign open FILE --extend"
 TUNED = "the rows are trained with the values that were best without it"  # why a tuning trial is not tried again
 
 
@@ -37,7 +38,7 @@ def refusal(request: Request, study: Study, search: RecordedSearch | None) -> st
     if search is None:
         return None
     if search.campaign is not None and request.command in (JUDGE, CLOSE):
-        return _about_campaign(request, search.campaign)
+        return _about_campaign(request, search.campaign, spent=len(search.search_trials()) >= study.budget.trials)
     if request.command == ENQUEUE:
         faults = given_faults(study, search.dataset, request.parameters or {})
         given = "; ".join(f"{setting} {rule}".strip().rstrip(".") for setting, rule in faults)
@@ -50,7 +51,7 @@ def _fixed_order(study: Study, command: str) -> str | None:
     if study.compare is not None and command in (ENQUEUE, PRUNE):
         rule = "the study is a comparison: it trains its whole design, each trial in full"
         return f"{rule}. Nothing can be added or pruned"
-    if study.campaign is not None and command in (ENQUEUE, PRUNE):
+    if study.campaign is not None and command == ENQUEUE:
         return "the study is a campaign, which decides by itself what runs: type ablate judge"
     if study.deterministic is not None:
         instead = ". Put the configuration into `start:` of a study file" if command == ENQUEUE else ""
@@ -59,11 +60,14 @@ def _fixed_order(study: Study, command: str) -> str | None:
     return None
 
 
-def _about_campaign(request: Request, campaign: Campaign) -> str | None:
+def _about_campaign(request: Request, campaign: Campaign, *, spent: bool) -> str | None:
     if campaign.closed is not None:
         return "the campaign is closed. A further one needs another name, and another test split"
     if request.command == CLOSE:
-        return "a candidate is open: judge it to the end first" if campaign.open else None
+        withdraw = f"withdraw it: ablate prune {campaign.study.name} TRIAL"
+        return f"a candidate is open: judge it to the end, or {withdraw}" if campaign.open and not spent else None
+    if spent:
+        return f"the budget of {campaign.study.budget.trials:,} runs is spent: {MORE}"
     try:
         change = Change.model_validate(request.parameters)
     except ValidationError as error:
@@ -94,6 +98,8 @@ def _about_trial(request: Request, search: RecordedSearch) -> str | None:
         return f"trial {trial.key} is {trial.state}: only a trial that is FAIL is tried again"
     if request.command == RETRY and not search.may_retry(trial):
         return f"trial {trial.key} is a tuning trial: {TUNED}"
+    if request.command == PRUNE and search.campaign is not None and not place_of(trial.sampler_state):
+        return f"trial {trial.key} is a run of the first champion or of the closing: only one of a candidate is pruned"
     if request.command == PRUNE and trial.state.finished:
         return f"trial {trial.key} has ended: it is {trial.state}. Only a trial that has not is pruned"
     if request.command == PRUNE and trial.config.stage != "search":

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import ablate
+from ablate.functions.versions import environment
 from ablate.ledger import Ledger
 from ablate.tracking.address import default_uri
 from support.commands import LOCAL, checked, run, write_study
@@ -32,6 +33,10 @@ def train(config, run):
         time.sleep(0.05)
     if config["arm"] == "crash":
         raise ValueError("boom")
+    if config["arm"] == "mute":
+        return {"loss": 1.0}
+    if config["arm"] == "flaky" and run.seed == 1_000_001:
+        return {"val_loss": float("nan")}
     noise = 0.005 * run.stream("noise", config["arm"], str(config["effect"])).standard_normal()
     loss = 1 - config["effect"] + 0.01 * run.stream("seed").standard_normal() + noise
     return {"val_loss": loss, "params": 10 + 0 * config["idle"]}
@@ -71,6 +76,7 @@ def test_each_state_has_its_line_and_exit_code(say: Say) -> None:
         (["--set", "config.effect=-0.1"], 3, "DISCARD after 1 run: 0."),
         (["--set", "config.effect=-0.1"], 3, "DISCARD: judged before, after 1 run (no run spent)."),
         (["--set", "config.arm=crash"], 3, "DISCARD: crashed in run 1: campaign_code.py:10: ValueError: boom"),
+        (["--set", "config.arm=mute"], 3, "DISCARD: crashed in run 1: no finite value of val_loss in the last report"),
         (["--set", "config.idle=1"], 3, "DISCARD after 3 runs: same numbers as the champion to the last bit."),
         (["--set", "config.effct=1"], 2, "config.effct is no setting of the study file. Did you mean 'config.effect'?"),
         (["--set", "config.effect=0.0"], 2, "it is the champion's configuration"),
@@ -96,6 +102,54 @@ def test_each_state_has_its_line_and_exit_code(say: Say) -> None:
     assert (status["closing"]["mean"], status["closing"]["n"]) == (pytest.approx(0.1, abs=0.02), 3)
     assert "Validation, 3 fresh seeds: gain 0." in say("campaign", "status", "planted")[1]
     assert "the campaign is closed" in say("judge", "planted", "--set", "config.arm=c")[1]
+
+
+@pytest.mark.services
+def test_a_closing_with_a_run_that_failed_claims_no_gain(say: Say) -> None:
+    assert say("judge", "planted", "--part", "strong", "--set", "config.arm=flaky")[0] == 0
+    code, line = say("campaign", "close", "planted")
+    assert code == 0
+    assert re.search(r"3 fresh seeds: no gain is claimed, because these trials failed: \d+. If the machine is at", line)
+    closing = checked("campaign_status", say("campaign", "status", "planted", "--json")[1])["closing"]
+    assert (closing["mean"], closing["low"], closing["n"], len(closing["failed"])) == (None, None, 3, 1)
+    assert "no gain is claimed" in Path("runs/planted/report/index.html").read_text()
+
+
+@pytest.mark.services
+def test_a_spent_budget_is_named_and_the_campaign_can_be_closed(say: Say, tmp_path: Path) -> None:
+    (tmp_path / "short.yaml").write_text(STUDY.replace("study: planted", "study: short\nbudget: {trials: 9}"))
+    assert say("campaign", "open", "short.yaml")[0] == 0
+    more = "raise `budget` in the study file, then type ablate campaign open FILE --extend"
+    code, line = say("judge", "short", "--part", "strong")
+    assert (code, line) == (4, f"OPEN: 3 runs, and the budget is spent: {more}.")
+    assert say("judge", "short", "--part", "strong", "--set", "config.arm=b")[0] == 2
+    code, line = say("judge", "short", "--set", "config.arm=c")
+    assert (code, f"the budget of 9 runs is spent: {more}" in line) == (2, True)
+    assert "no candidate was kept" in say("campaign", "close", "short")[1]
+    assert "UNDECIDED after" in say("campaign", "list", "short")[1]
+
+
+@pytest.mark.services
+def test_a_candidate_that_hangs_is_withdrawn(say: Say, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    driver = begin(tmp_path, "--set", "config.held=1")
+    driver.kill()
+    driver.wait()
+    code, _, err = run(capfd, "prune", "planted", "0")
+    assert (code, "only one of a candidate is pruned" in " ".join(err.split())) == (2, True)
+    assert run(capfd, "prune", "planted", "4")[0] == 0
+    assert say("judge", "planted", "--part", "strong")[0] == 0
+    assert "DISCARD: withdrawn in run 1" in say("campaign", "list", "planted")[1]
+
+
+@pytest.mark.services
+def test_other_packages_are_named_and_taken_once(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ablate.driver.versions.environment", lambda: {**environment(), "numpy": "0.1"})
+    judge = ("judge", "planted", "--set", "config.effect=-0.1")
+    code, line = say(*judge)
+    assert code == 2
+    assert re.search(r"since the campaign was opened or continued, numpy \S+ -> 0.1 changed: its runs would not", line)
+    assert say(*judge, "--code-changed")[0] == 3
+    assert say("judge", "planted", "--set", "config.effect=-0.2")[0] == 3
 
 
 @pytest.mark.services

@@ -98,6 +98,7 @@ def test_a_planted_gain_is_kept_and_what_changes_nothing_costs_no_run(say: Say) 
         ([comment], 2, "study 'coded': it is the champion's program"),
         ([guarded], 2, "the candidate changes data.py, which the campaign guards"),
         (["nothing"], 2, "'nothing' is no revision, branch or worktree"),
+        ([worse, comment], 2, "study 'coded': it is the champion's program"),
         ([worse], 3, "DISCARD after 1 run: 0."),
         ([worse], 3, "DISCARD: judged before, after 1 run (no run spent)."),
         ([worse, better], 0, f"Champion is now {better[:7]} (reign 2)."),
@@ -178,6 +179,34 @@ def test_a_killed_caller_is_continued_by_the_same_command(say: Say) -> None:
     code, line = say("judge", "coded", "--code", held)
     assert (code, line.startswith("DISCARD after 1 run")) == (3, True), line
     assert len(json.loads(say("campaign", "list", "coded", "--json")[1])) == 1
+
+
+@pytest.mark.services
+def test_a_worktree_that_cannot_be_made_costs_no_candidate(say: Say, capfd: pytest.CaptureFixture[str]) -> None:
+    here = Path.cwd()
+    write(here, gain(0.1))
+    assert say("judge", "coded", "--no-wait")[0] == 4
+    shutil.rmtree(here / "runs" / "coded" / "versions")
+    shutil.rmtree(here / ".git" / "worktrees")
+    (here / ".git" / "worktrees").touch()
+    assert say("judge", "coded")[0] == 2
+    code, _, err = run(capfd, "resume", "coded", *LOCAL)
+    assert (code, "Nothing is lost: correct it, then type ablate resume coded" in " ".join(err.split())) == (75, True)
+    (here / ".git" / "worktrees").unlink()
+    code, line = say("judge", "coded")
+    assert (code, line.startswith("KEEP")) == (0, True), line
+
+
+@pytest.mark.services
+def test_a_repository_with_a_fault_is_refused_at_the_opening(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4\nsize 5\n"
+    study = STUDY.replace("guard: [data.py], link: [rows], ", "")
+    files = {"train.py": TRAIN, "data.py": "", "study.yaml": study, ".gitignore": "runs/", "w.bin": pointer}
+    say = commands(repository(tmp_path / "repo", files), monkeypatch, capfd)
+    code, line = say("campaign", "open", "study.yaml")
+    assert (code, "w.bin: is a Git LFS pointer" in line) == (2, True)
 
 
 @pytest.mark.services

@@ -266,6 +266,46 @@ def test_a_change_of_a_guarded_file_is_refused(repo: Path, changed: str, guard: 
             refuse_guarded(version, reference, [guard])
 
 
+@pytest.mark.parametrize(
+    ("changed", "guard", "said"),
+    [
+        ("pkg/__init__.py", "src", "pkg/__init__.py"),
+        ("pkg/evaluate.py", "src/pkg/evaluate.py", "pkg/evaluate.py"),
+        ("src/pkg.py", "src/pkg", "src/pkg.py"),
+        ("pkg", "src/pkg", "pkg"),
+        ("other/pkg/evaluate.py", "src", None),
+        ("real/e.py", "link.py", "real/e.py"),
+        ("real/other.py", "link.py", None),
+    ],
+)
+def test_what_python_would_import_in_the_place_of_a_guarded_file_is_refused(
+    repo: Path, changed: str, guard: str, said: str | None
+) -> None:
+    """The root is searched before its `src`; a module is found before a package without `__init__.py`."""
+    (repo / "link.py").symlink_to("real/e.py")
+    commit(repo, {"src/pkg/__init__.py": "", "src/pkg/evaluate.py": "a = 1", "real/e.py": "a = 1"})
+    reference = snapshot(repo, name="s")
+    write(repo, {changed: "changed = 1\n"})
+    version = snapshot(repo, name="s", reference=reference)
+    if said is None:
+        refuse_guarded(version, reference, [guard])
+    else:
+        with pytest.raises(RequestError, match=f"changes {said}, which the campaign guards"):
+            refuse_guarded(version, reference, [guard])
+
+
+def test_a_commit_of_a_tree_that_a_ref_keeps_already_is_kept_too(repo: Path) -> None:
+    write(repo, {"train.py": "changed = 1\n"})
+    first = snapshot(repo, name="s")
+    second = snapshot(repo, commit(repo, {"train.py": "changed = 1\n"}), name="s")
+    assert (first.tree, first.revision != second.revision) == (second.tree, True)
+    git(repo, "reset", "--hard", "HEAD~1")
+    git(repo, "reflog", "expire", "--expire=now", "--all")
+    git(repo, "gc", "--prune=now")
+    for version in (first, second):
+        assert snapshot(repo, version.revision, name="s").tree == first.tree
+
+
 def test_changes_are_counted_from_the_reference_and_requirements_are_named(repo: Path) -> None:
     reference = snapshot(repo, name="s")
     assert snapshot(repo, name="s", reference=reference).patch == hashlib.sha256(b"").hexdigest()

@@ -331,6 +331,14 @@ def test_a_gain_of_a_training_that_does_not_use_its_seed_is_not_kept(tmp_path: P
     assert (found["state"], found["reason"], found["runs"]) == ("discard", "equal-seeds", 3)
 
 
+def test_a_candidate_has_no_more_runs_than_the_last_look(tmp_path: Path) -> None:
+    with opened(campaign_of(mode="explore"), tmp_path) as (search, _, ledger):
+        run(search)
+        ask(ledger, settings={RATE: 0.2}, runs=60)
+        run(search)
+        assert state_of(search).arms[1].most == 16
+
+
 LONG = {"study": {"training": {**BASE["training"], "epochs": 6}}}
 ALL = tuple(range(1, 7))
 

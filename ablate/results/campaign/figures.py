@@ -57,7 +57,7 @@ def course(rows: Sequence[Row], closing: Mapping[str, Any] | None) -> Figure:
     metric = rows[0]["metric"]
     steps = [{"candidate": row["candidate"], **_scaled(metric, gain=row["champion_gain"])} for row in rows]
     spent = [{"candidate": row["candidate"], "spent": rounded(100 * row["error_spent"])} for row in rows]
-    ends = [] if closing is None else [
+    ends = [] if closing is None or closing["mean"] is None else [
         {"candidate": rows[-1]["candidate"], **_scaled(metric, **{n: closing[n] for n in ("mean", "low", "high")})}
     ]  # fmt: skip
     numbers = evenly([0, *(row["candidate"] for row in rows)], MOST_TICKS)
