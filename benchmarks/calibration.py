@@ -1,6 +1,6 @@
 """What the statistics of the reports do where the truth is known: simulations, each with its target.
 
-    python benchmarks/calibration.py                 # 12 minutes on one core; writes CSV and page
+    python benchmarks/calibration.py                 # 45 minutes on two cores; writes CSV and page
     python benchmarks/calibration.py --share 0.05    # fewer repetitions, printed only
     python benchmarks/calibration.py --only fits     # the rows of one function, printed only
 
