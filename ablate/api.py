@@ -158,7 +158,7 @@ def search(
     confirm: int | None = 3,
     replicates: int = 1,
     seed: int = 0,
-    sampler: str | Mapping[str, Any] = "tpe",
+    sampler: str | Mapping[str, Any] | None = None,
     scheduler: str | Mapping[str, Any] = "asha",
     constraints: Sequence[str] = (),
     runs_dir: Path | str = RUNS,
@@ -177,7 +177,7 @@ def search(
     content |= {} if epochs is None else {"epochs": epochs}
     content |= {
         "objectives": [_objective(text) for text in objectives],
-        "sampler": {"name": sampler} if isinstance(sampler, str) else dict(sampler),
+        "sampler": {"name": sampler} if isinstance(sampler, str) else dict(sampler or {}),
         "scheduler": {"name": scheduler} if isinstance(scheduler, str) else dict(scheduler),
         "constraints": list(constraints),
         "replicates": replicates,

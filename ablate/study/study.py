@@ -160,8 +160,7 @@ class Study(Sectioned):
     @property
     def sampler_name(self) -> str:
         """Return the name of the sampler: the file's, or by default the one that suits the objectives."""
-        known = len(self.objectives) > 1 and self.learned_objective is not None
-        return self.sampler.name or ("front" if known else "tpe")
+        return self.sampler.name or ("tpe" if self.learned_objective is None else "front")
 
     @property
     def opens_test(self) -> bool:
