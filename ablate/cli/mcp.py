@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     from ablate.studies.stored import Stored
 
 mcp_app = typer.Typer()
-LONGEST_WAIT, POLL_SECONDS = 50.0, 1.0
+LONGEST_WAIT, POLL_SECONDS, MOST_PAUSES = 50.0, 1.0, 3
 INSTRUCTIONS = """Before you change training code or settings, call campaign_status.
 Make one change, for one reason. Call judge_change with the reason, then wait_for until the state is not open.
+If a warning says that the budget is spent, stop and say so.
 keep: continue from it. discard, undecided or refused: undo the change, and do not submit variants of it.
 Near-copies spend the error rate of the campaign. superseded: make the change on the new champion, and judge it again.
 Report the gain with its interval and runs, never the best run.
@@ -81,6 +82,7 @@ class Judging:
         place = words.index("mcp")
         self.command = [sys.executable, "-m", "ablate", *words[:place], "resume", *words[place + 1 :]]
         self.driver: subprocess.Popen[bytes] | None = None
+        self.paused = 0  # drivers in a row that ended with RESUMABLE
         self.lock = threading.Lock()
 
     def tools(self) -> list[Callable[..., dict[str, Any]]]:
@@ -142,7 +144,8 @@ class Judging:
             if self.driver is not None and code is None:
                 return
             self.driver = None
-            if code not in (None, 0, RESUMABLE):
+            self.paused = self.paused + 1 if code == RESUMABLE else 0
+            if code not in (None, 0, RESUMABLE) or self.paused == MOST_PAUSES:
                 raise StudyFailedError(
                     f"the driver of campaign {self.name!r} ended with exit code {code}. A person should type: ablate"
                     f" resume {self.name}"

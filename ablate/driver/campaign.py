@@ -17,10 +17,11 @@ from ablate.base.errors import AblateError, LedgerHeldError, RequestError, did_y
 from ablate.driver.options import RunOptions
 from ablate.driver.requests import ask_campaign, stop
 from ablate.driver.run import search
-from ablate.driver.versions import code_of, remove_worktrees
+from ablate.driver.versions import code_of, refuse_other_packages, remove_worktrees
 from ablate.ledger.requests import CLOSE, JUDGE
 from ablate.studies.campaign import LedgerCampaign, Verdict, read_campaign
 from ablate.studies.report import rebuild
+from ablate.studies.status import running_driver
 from ablate.studies.stored import read_study as stored_study
 from ablate.study import Study, read_study
 
@@ -61,6 +62,8 @@ def judge(
     """
     ends = None if wait is None else time.monotonic() + wait
     found = read_campaign(name, options)
+    if running_driver(found.stored.record) is None and not options.code_changed:  # this process is to be the driver
+        refuse_other_packages(found.stored.snapshot.events)
     given = [with_code(found, options, change) for change in changes]
     for change in given if len(given) > 1 else ():  # all are checked before the first is submitted
         ask_campaign(name, options, JUDGE, change, only_check=True)

@@ -111,6 +111,8 @@ def _search(study: Study, text: str, options: RunOptions, console: Console, tell
         import_ahead(study, options)
         held, say = partial(_held, ledger, study, text, options), partial(_say, console)
         with resumption.acquire_when_free(held, say) as writer:
+            if not options.code_changed:
+                refuse_other_packages(ledger.events(study.name))
             root = options.checkpoint_root(study.name)
             _write_home(home, root, ledger, text)
             if files and files != own.recorded_files(ledger.events(study.name)):
@@ -155,8 +157,6 @@ def _refuse_other(study: Study, text: str, options: RunOptions) -> None:
     refuse_links(options.home(study.name))
     with suppress(NoLedgerError), Ledger.open(options.storage_url(study.name), create=False) as ledger:
         resumption.refuse_other_study(ledger, study, text, extend=options.extend)
-        if not options.code_changed:
-            refuse_other_packages(ledger.events(study.name))
         if not options.code_changed and "code" not in opening(ledger, study):
             own.refuse_other_code(study, ledger.events(study.name))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -12,15 +13,17 @@ from typing import Any
 
 from ablate.base.errors import CodeDownError, RequestError
 from ablate.core.code_version import SHORT, VERSIONS, Code, CodeVersion
-from ablate.core.registry import TRAINABLES
+from ablate.core.registry import COMMAND_PREFIX, TRAINABLES
 from ablate.driver.options import RunOptions
+from ablate.functions.command_words import split
 from ablate.functions.git import common_folder, git_names
 from ablate.functions.versions import Version, environment, refuse_guarded, snapshot
-from ablate.functions.worktrees import checkout, remove
+from ablate.functions.worktrees import checkout, refuse_unmakeable, remove
 from ablate.ledger import EventRecord, Ledger, StudyWriter
-from ablate.ledger.requests import OPENED
+from ablate.ledger.requests import ENVIRONMENT, OPENED
 from ablate.studies.campaign import LedgerCampaign
 from ablate.study import Study
+from ablate.study.sections import Command
 
 NAMED = 5  # packages in a message
 logger = logging.getLogger("ablate")
@@ -35,7 +38,7 @@ def record_code(writer: StudyWriter, ledger: Ledger, study: Study, options: RunO
     if campaign is None:
         return
     if opening(ledger, study) and _other_packages(ledger.events(study.name)):  # --code-changed
-        writer.note(OPENED, None, {"environment": environment()})
+        writer.note(ENVIRONMENT, None, {"environment": environment()})
     if ledger.trials(study.name) or opening(ledger, study):
         return
     payload: dict[str, Any]
@@ -70,9 +73,8 @@ def refuse_other_packages(events: Sequence[EventRecord]) -> None:
 
 def _other_packages(events: Sequence[EventRecord]) -> list[str]:
     """Return what differs from the environment that was noted last, in words."""
-    known = [
-        event.payload["environment"] for event in events if event.kind == OPENED and "environment" in event.payload
-    ]
+    noted = (event.payload for event in events if event.kind in (OPENED, ENVIRONMENT))
+    known = [payload["environment"] for payload in noted if "environment" in payload]
     before, now = known[-1] if known else {}, environment() if known else {}
     names = sorted(before.keys() | now.keys())
     return [f"{n} {before.get(n, 'no')} -> {now.get(n, 'no')}" for n in names if before.get(n) != now.get(n)]
@@ -99,8 +101,9 @@ def code_of(found: LedgerCampaign, options: RunOptions, revision: str | None) ->
         snapshot(Path.cwd(), each.revision, name=name, program=each.program) for each in (first, champion)
     )
     version = snapshot(Path.cwd(), revision, name=name, reference=before, without=[options.runs_dir])
-    refuse_guarded(replace(version, inside=campaign.opened["inside"]), reference, campaign.asked.guard)
-    _make(campaign.opened, found.study, options, version.tree)  # what is wrong with the candidate is said at once
+    inside = replace(version, inside=campaign.opened["inside"])
+    refuse_guarded(inside, reference, campaign.asked.guard, scripts=_script_folders(found.study.trainable))
+    refuse_unmakeable(inside, campaign.asked.link)
     return _code(version)
 
 
@@ -138,6 +141,14 @@ def _make(opened: Mapping[str, Any], study: Study, options: RunOptions, tree: st
 def opening(ledger: Ledger, study: Study) -> Mapping[str, Any]:
     """Return what is recorded of the code of a campaign, nothing for another study."""
     return next((event.payload for event in ledger.events(study.name) if event.kind == OPENED), {})
+
+
+def _script_folders(trainable: str) -> list[str]:
+    """Return the folders of the Python files that a command names, relative to the folder of the study."""
+    if not trainable.startswith(COMMAND_PREFIX):
+        return []
+    words = split(Command.model_validate_json(trainable.removeprefix(COMMAND_PREFIX)).command)
+    return [os.path.dirname(word) for word in words if word.endswith(".py") and not os.path.isabs(word)]
 
 
 def _is_alone(folder: Path) -> bool:

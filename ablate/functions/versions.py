@@ -236,8 +236,10 @@ def _syntax(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def refuse_guarded(version: Version, reference: Version, guard: Sequence[str]) -> None:
+def refuse_guarded(version: Version, reference: Version, guard: Sequence[str], *, scripts: Sequence[str] = ()) -> None:
     """Raise RequestError if `version` changes a file or folder of `guard`, which are paths in the folder of the study.
+
+    `scripts` are the folders of scripts there, in which Python looks first.
 
     A guarded symbolic link guards what it leads to. A new file that Python would import in the place of a guarded one
     is a change of it: beside `data.py` a `data/` or `data.so`, at the top `pkg/` where `src/pkg/data.py` is guarded.
@@ -247,12 +249,15 @@ def refuse_guarded(version: Version, reference: Version, guard: Sequence[str]) -
     )
     files = {name: (mode, blob) for mode, blob, _, name in tree_files(version.repository, reference.tree)}
     added = [name for name in changed if name not in files]
+    first = [posixpath.normpath(posixpath.join(version.inside, each)) for each in scripts]
+    places = [*first, *(root for place in (version.inside, "") for root in (place, posixpath.join(place, "src")))]
+    roots = list(dict.fromkeys("" if place == "." else place for place in places))  # in the order of search
     for given in guard:
         path = posixpath.normpath(posixpath.join(version.inside, given))
         if not _below(files, [path]):
             raise RequestError(f"guard: {given} is no file or folder of the reference {reference.revision[:SHORT]}")
         paths = _led_to(version.repository, files, path)
-        touched = _below(changed, paths) + _hiding(added, _below(files, paths), version.inside)
+        touched = _below(changed, paths) + _hiding(added, _below(files, paths), roots)
         if touched:
             raise RequestError(f"the candidate changes {touched[0]}, which the campaign guards ({given})")
 
@@ -266,16 +271,17 @@ def _led_to(repository: Path, files: Mapping[str, tuple[str, str]], path: str) -
     """Return a path and the paths that symbolic links lead to from it; `files` have mode and object."""
     found = [path]
     for each in found:  # it grows meanwhile
-        links = {name: files[name][1] for name in _below(files, [each]) if files[name][0] == _LINK}
+        near = [*_below(files, [each]), *(name for name in files if each.startswith(f"{name}/"))]
+        links = {name: files[name][1] for name in near if files[name][0] == _LINK}
         for name, target in zip(links, _contents(repository, [*links.values()]), strict=True):
-            led = posixpath.normpath(posixpath.join(posixpath.dirname(name), os.fsdecode(target)))
+            rest = each[len(name) :] if each.startswith(f"{name}/") else ""
+            led = posixpath.normpath(posixpath.join(posixpath.dirname(name), os.fsdecode(target)) + rest)
             found += [] if led in found else [led]
     return found
 
 
-def _hiding(added: Sequence[str], guarded: Sequence[str], inside: str) -> list[str]:
-    """Return the new files that Python would import in the place of a guarded module."""
-    roots = [root for place in (inside, "") for root in (place, posixpath.join(place, "src"))]  # in the order of search
+def _hiding(added: Sequence[str], guarded: Sequence[str], roots: Sequence[str]) -> list[str]:
+    """Return the new files that Python would import in the place of a guarded module; it searches `roots` in order."""
     modules = [each for name in guarded if name.endswith(".py") for each in _modules(name, roots)]
     return [
         name
@@ -289,12 +295,12 @@ def _modules(name: str, roots: Sequence[str]) -> Iterator[tuple[int, tuple[str, 
     """Yield the modules that a file is where `roots` are searched: the place of the root, the steps of the name."""
     for place, root in enumerate(roots):
         if root == "" or name.startswith(f"{root}/"):
-            steps = name[len(root) and len(root) + 1 :].split("/")
+            steps = [step for step in name[len(root) and len(root) + 1 :].split("/") if step != "__pycache__"]
             steps[-1] = steps[-1].partition(".")[0]
             yield place, tuple(steps[:-1] if steps[-1] == "__init__" else steps)
 
 
 def environment() -> dict[str, str]:
     """Return the version of Python, the machine's architecture, and each installed package with its version."""
-    packages = {each.name.lower(): each.version for each in distributions()}
+    packages = {str(each.name).lower(): str(each.version) for each in distributions()}  # None: a damaged one
     return {"python": platform.python_version(), "machine": platform.machine(), **packages}

@@ -40,6 +40,17 @@ def checkout(version: Version, folder: Path, *, link: Sequence[str] = ()) -> Pat
     return place
 
 
+def refuse_unmakeable(version: Version, link: Sequence[str]) -> None:
+    """Raise RequestError if a version lacks the folder of the study, or has a file where a link is to be."""
+    files = [name for _, _, _, name in tree_files(version.repository, version.tree)]
+    if version.inside and not any(name.startswith(f"{version.inside}/") for name in files):
+        raise RequestError(f"{version.inside}: the version {version.revision[:SHORT]} has no such folder")
+    for given in link:
+        path = os.path.normpath(Path(version.inside, given))
+        if any(name == path or name.startswith(f"{path}/") or path.startswith(f"{name}/") for name in files):
+            raise RequestError(f"link: {given} is in git, so every version has its own: link what git ignores")
+
+
 def remove(repository: Path, place: Path) -> None:
     """Remove a worktree of a repository, if there is one; what its links lead to stays."""
     with suppress(GitError):  # git does not know of it

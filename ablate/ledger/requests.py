@@ -24,6 +24,7 @@ from ablate.ledger.records import EventRecord, to_text
 from ablate.ledger.schema import note_table, study_table
 
 REQUESTED, ANSWERED = "requested", "answered"
+ENVIRONMENT = "environment"  # of a campaign: the packages of its driver, when they were others than before
 OPENED, JUDGED = "opened", "judged"  # of a campaign: events of its code, and of a decision
 NO_DRIVER = 0  # the term of an event that no driver wrote
 Command = Literal["enqueue", "prune", "retry", "stop", "judge", "close"]

@@ -19,7 +19,7 @@ from ablate.studies.locations import Locations
 from ablate.studies.stored import Stored, read_study
 from ablate.tuning.arms import Arm
 from ablate.tuning.campaign import Campaign
-from ablate.tuning.recorded import RecordedSearch, has_room, recorded_searches
+from ablate.tuning.recorded import RecordedSearch, is_spent, recorded_searches
 from ablate.tuning.refusals import MORE
 
 EXIT_CODES = {"keep": 0, "refused": 2, "discard": 3}  # of `ablate judge`; every other state: 4
@@ -201,6 +201,7 @@ class LedgerCampaign:
 
     stored: Stored
     search: RecordedSearch
+    is_due: bool = False  # whether a decision is to be committed
 
     @property
     def study(self) -> Any:
@@ -220,10 +221,9 @@ class LedgerCampaign:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether a candidate is open, the budget is spent, and nothing runs that could decide."""
+        """Whether a candidate is open, the budget is spent, and nothing runs or is due that could decide."""
         ended = all(run.state.finished for run in self.search.trials.values())
-        room = has_room(self.search, [self.search], self.stored.record.active_seconds)
-        return bool(self.campaign.open) and ended and not room
+        return bool(self.campaign.open) and ended and is_spent(self.search) and not self.is_due
 
     @staticmethod
     def name(arm: Arm) -> str:
@@ -289,6 +289,7 @@ def campaign_of(stored: Stored) -> LedgerCampaign:
         raise RequestError(f"study {stored.study.name!r} is no campaign: its file has no `campaign`")
     (search,) = recorded_searches(stored.study, stored.snapshot).values()
     assert search.campaign is not None
+    due = None
     with suppress(StudyFailedError):  # a driver says so; here, candidates get the numbers of their last look
-        search.campaign.decision()
-    return LedgerCampaign(stored=stored, search=search)
+        due = search.campaign.decision()
+    return LedgerCampaign(stored=stored, search=search, is_due=due is not None)

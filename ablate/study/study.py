@@ -160,7 +160,8 @@ class Study(Sectioned):
     @property
     def sampler_name(self) -> str:
         """Return the name of the sampler: the file's, or by default the one that suits the objectives."""
-        return self.sampler.name or ("tpe" if self.learned_objective is None else "front")
+        plain = self.learned_objective is None or self.sampler.options  # options without a name are those of TPE
+        return self.sampler.name or ("tpe" if plain else "front")
 
     @property
     def opens_test(self) -> bool:

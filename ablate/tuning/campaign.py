@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 EARLY = ((1, 2.0), (2, 1.5))  # thirds of a first run, and the standard deviations behind that end it there
 CURVES = 4  # least number of runs that it is compared with
 REFUTED = 0.95  # p-value of being cheaper above which a candidate must be better
+TOLD = ("val_", "test_", "train_")  # names of metrics that tell runs apart, unlike times
 EQUAL = 3  # runs with the numbers of the champion end a candidate; one may be equal by chance, such as an accuracy
 
 
@@ -181,13 +182,19 @@ class Campaign:
                 f"campaign {self.study.name!r}: trial {failed.key}, a run of the champion, failed. Type: ablate retry"
                 f" {self.study.name} {failed.number}, or begin a campaign with `campaign.diverged`"
             )
-        return next((found for arm in self.open if (found := self._look(arm, base)) is not None), None)
+        for arm in self.arms:
+            closed = arm.state == "undecided" and not arm.judged  # by the closing: its last look is shown
+            found = self._look(arm, base) if arm.state == "open" or closed else None
+            if found is not None and not closed:
+                return found
+        return None
 
     def value(self, run: TrialProgress) -> float | None:
         """Return a run's quality, turned so that more is better; None for one that failed."""
         value = run.metric(self.quality.metric)
         if run.state is not TrialState.COMPLETE:
-            gone = run.diverged or (bool(run.decisions) and not math.isfinite(value))
+            reported = any(self.quality.metric in each for each in run.replicates)
+            gone = run.diverged or (reported and not math.isfinite(value))
             found = self.asked.diverged.get(self.quality.metric) if gone else None
             return None if found is None else -signed(self.quality, found)
         return -signed(self.quality, value)
@@ -229,11 +236,9 @@ class Campaign:
             m = max(arm.known, self.rule.reference_runs(n))
             if self.value(own[n - 1]) is None:
                 last = own[n - 1]
-                gone = last.diverged or not all(
-                    math.isfinite(each.get(self.quality.metric, 0.0)) for each in last.replicates
-                )
-                reason = "diverged" if last.decisions and gone else "crashed"
-                reason = "withdrawn" if own[n - 1].state is TrialState.PRUNED else reason
+                lost = [each[self.quality.metric] for each in last.replicates if self.quality.metric in each]
+                gone = last.diverged or not all(map(math.isfinite, lost))
+                reason = "withdrawn" if last.state is TrialState.PRUNED else "diverged" if gone else "crashed"
                 if self.is_behind(own[0], own[0].epoch, own[0].means):
                     reason = "behind"
                 return event_of(arm, {"state": "discard", "runs": n, "reason": reason, "trial": own[n - 1].number})
@@ -241,11 +246,11 @@ class Campaign:
                 return None
             shared, doubt = self._shared(arm, n), self._doubt(arm, n, m)
             shift = self._shift(doubt)
-            if n == EQUAL and _alike(own[:n]) and _alike(base[:m]):
-                return event_of(arm, {"state": "discard", "runs": n, "reason": "equal-seeds", "reference_runs": m})
-            if shift <= 0 and all(a.replicates == b.replicates for a, b in zip(own[:n], shared, strict=True)):
+            same = shift <= 0 and all(a.replicates == b.replicates for a, b in zip(own[:n], shared, strict=True))
+            if same or (n > 1 and _alike(own[:n]) and _alike(base[:m])):
                 if n == min(EQUAL, arm.most):
-                    return event_of(arm, {"state": "discard", "runs": n, "reason": "same-numbers", "reference_runs": m})
+                    found = {"reason": "same-numbers" if same else "equal-seeds", "reference_runs": m}
+                    return event_of(arm, {"state": "discard", "runs": n, **found})
                 arm.looked = n
                 continue
             values, beside, known = (self._values(each) for each in (own[:n], shared, base[:m]))
@@ -323,7 +328,11 @@ def _unless_discarded(found: Judgement, is_last: bool) -> Judgement:
 
 def _alike(runs: Sequence[TrialProgress]) -> bool:
     """Return whether all runs have equal numbers: the training does not use its seed, so they are one run."""
-    return all(run.replicates == runs[0].replicates for run in runs)
+    found = [
+        {name: value for each in run.replicates for name, value in each.items() if name.startswith(TOLD)}
+        for run in runs
+    ]
+    return all(each == found[0] for each in found)
 
 
 def _seconds(runs: Sequence[TrialProgress]) -> Runs:

@@ -240,7 +240,7 @@ class DatasetSearch(RecordedSearch):
         The same holds if the first report of all has a value that no objective can have, such as a percentage. A
         candidate of a campaign whose champion has reported fails alone.
         """
-        if self.campaign is not None and place_of(trial.sampler_state) and self.campaign.arms[0].ended():
+        if self.campaign is not None and place_of(trial.sampler_state) and self._champion_reported():
             return
         fault = self.faulty_objective(report)
         if fault and not any(each.decisions for each in self.trials.values()):
@@ -255,6 +255,9 @@ class DatasetSearch(RecordedSearch):
                 f"trial {trial.key}: its first report has no {', '.join(missing)}, which the study file asks for"
                 f" (reported: {', '.join(sorted(reported))}). Report it, or change objectives and name of the study"
             )
+
+    def _champion_reported(self) -> bool:
+        return self.campaign is not None and any(run.decisions for run in self.campaign.arms[0].runs.values())
 
     def faulty_objective(self, report: Report) -> str:
         """Return why a value in a report cannot be that of an objective on either split, or an empty text."""

@@ -239,6 +239,12 @@ def is_hours_up(search: RecordedSearch, hours: float) -> bool:
     return limit is not None and (search.hours_up >= limit or hours >= limit)
 
 
+def is_spent(search: RecordedSearch) -> bool:
+    """Return whether no further search trial may begin, because trials, time or hours are used up."""
+    trials = len(search.search_trials()) >= search.study.budget.trials
+    return trials or is_time_up(search, 0.0) or is_hours_up(search, 0.0)
+
+
 def hours_spent(study: Study, everyone: Collection[RecordedSearch], *, planned: bool = False) -> float:
     """Return the GPU hours of all reports of search trials, 0 if no budget and no price asks for them.
 

@@ -13,7 +13,7 @@ from ablate.ledger.requests import CLOSE, ENQUEUE, JUDGE, PRUNE, RETRY, STOP, Ch
 from ablate.study import Study
 from ablate.study.design import merge_settings
 from ablate.study.given import given_faults
-from ablate.tuning.recorded import RecordedSearch
+from ablate.tuning.recorded import RecordedSearch, is_spent
 
 if TYPE_CHECKING:
     from ablate.tuning.campaign import Campaign
@@ -38,7 +38,7 @@ def refusal(request: Request, study: Study, search: RecordedSearch | None) -> st
     if search is None:
         return None
     if search.campaign is not None and request.command in (JUDGE, CLOSE):
-        return _about_campaign(request, search.campaign, spent=len(search.search_trials()) >= study.budget.trials)
+        return _about_campaign(request, search, search.campaign)
     if request.command == ENQUEUE:
         faults = given_faults(study, search.dataset, request.parameters or {})
         given = "; ".join(f"{setting} {rule}".strip().rstrip(".") for setting, rule in faults)
@@ -60,14 +60,15 @@ def _fixed_order(study: Study, command: str) -> str | None:
     return None
 
 
-def _about_campaign(request: Request, campaign: Campaign, *, spent: bool) -> str | None:
+def _about_campaign(request: Request, search: RecordedSearch, campaign: Campaign) -> str | None:
     if campaign.closed is not None:
         return "the campaign is closed. A further one needs another name, and another test split"
     if request.command == CLOSE:
         withdraw = f"withdraw it: ablate prune {campaign.study.name} TRIAL"
-        return f"a candidate is open: judge it to the end, or {withdraw}" if campaign.open and not spent else None
-    if spent:
-        return f"the budget of {campaign.study.budget.trials:,} runs is spent: {MORE}"
+        may = not campaign.open or (is_spent(search) and all(run.state.finished for run in search.trials.values()))
+        return None if may else f"a candidate is open: judge it to the end, or {withdraw}"
+    if is_spent(search):
+        return f"the budget is spent: {MORE}"
     try:
         change = Change.model_validate(request.parameters)
     except ValidationError as error:
@@ -98,8 +99,10 @@ def _about_trial(request: Request, search: RecordedSearch) -> str | None:
         return f"trial {trial.key} is {trial.state}: only a trial that is FAIL is tried again"
     if request.command == RETRY and not search.may_retry(trial):
         return f"trial {trial.key} is a tuning trial: {TUNED}"
-    if request.command == PRUNE and search.campaign is not None and not place_of(trial.sampler_state):
-        return f"trial {trial.key} is a run of the first champion or of the closing: only one of a candidate is pruned"
+    if request.command == PRUNE and search.campaign is not None:
+        arm = search.campaign.find(place_of(trial.sampler_state) or 0)
+        if arm.state != "open":
+            return f"trial {trial.key} is no run of an open candidate: only such a one is pruned"
     if request.command == PRUNE and trial.state.finished:
         return f"trial {trial.key} has ended: it is {trial.state}. Only a trial that has not is pruned"
     if request.command == PRUNE and trial.config.stage != "search":

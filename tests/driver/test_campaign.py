@@ -124,9 +124,22 @@ def test_a_spent_budget_is_named_and_the_campaign_can_be_closed(say: Say, tmp_pa
     assert (code, line) == (4, f"OPEN: 3 runs, and the budget is spent: {more}.")
     assert say("judge", "short", "--part", "strong", "--set", "config.arm=b")[0] == 2
     code, line = say("judge", "short", "--set", "config.arm=c")
-    assert (code, f"the budget of 9 runs is spent: {more}" in line) == (2, True)
+    assert (code, f"the budget is spent: {more}" in line) == (2, True)
     assert "no candidate was kept" in say("campaign", "close", "short")[1]
-    assert "UNDECIDED after" in say("campaign", "list", "short")[1]
+    assert "UNDECIDED after 3 runs: gain 0." in say("campaign", "list", "short")[1]
+
+
+@pytest.mark.services
+def test_a_spent_time_is_named_and_the_campaign_can_be_closed(say: Say, tmp_path: Path) -> None:
+    budget = "study: short\nbudget: {wall_clock: 1s}"
+    (tmp_path / "short.yaml").write_text(STUDY.replace("study: planted", budget).replace("campaign_code", "slow_code"))
+    slow = CODE.replace('    if config["arm"] == "crash"', '    time.sleep(0.4)\n    if config["arm"] == "crash"')
+    write_study(tmp_path, {"slow_code.py": slow})
+    say("campaign", "open", "short.yaml")
+    say("judge", "short", "--part", "strong")
+    code, line = say("judge", "short", "--set", "config.arm=c")
+    assert (code, "the budget is spent: raise `budget`" in line) == (2, True), line
+    assert say("campaign", "close", "short")[0] == 0
 
 
 @pytest.mark.services
@@ -135,10 +148,13 @@ def test_a_candidate_that_hangs_is_withdrawn(say: Say, tmp_path: Path, capfd: py
     driver.kill()
     driver.wait()
     code, _, err = run(capfd, "prune", "planted", "0")
-    assert (code, "only one of a candidate is pruned" in " ".join(err.split())) == (2, True)
+    assert (code, "is no run of an open candidate" in " ".join(err.split())) == (2, True)
     assert run(capfd, "prune", "planted", "4")[0] == 0
     assert say("judge", "planted", "--part", "strong")[0] == 0
     assert "DISCARD: withdrawn in run 1" in say("campaign", "list", "planted")[1]
+    champion = say("campaign", "status", "planted")[1]
+    assert "Champion: candidate 2" in champion
+    assert run(capfd, "prune", "planted", "5")[0] == 2, "a run of the champion"
 
 
 @pytest.mark.services

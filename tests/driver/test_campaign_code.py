@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from ablate.functions.versions import environment
 from support.commands import LOCAL, checked, run
 from support.paths import REPOSITORY
 from support.repositories import commit, git, repository, write
@@ -189,12 +190,23 @@ def test_a_worktree_that_cannot_be_made_costs_no_candidate(say: Say, capfd: pyte
     shutil.rmtree(here / "runs" / "coded" / "versions")
     shutil.rmtree(here / ".git" / "worktrees")
     (here / ".git" / "worktrees").touch()
-    assert say("judge", "coded")[0] == 2
+    assert say("judge", "coded")[0] == 75
     code, _, err = run(capfd, "resume", "coded", *LOCAL)
     assert (code, "Nothing is lost: correct it, then type ablate resume coded" in " ".join(err.split())) == (75, True)
     (here / ".git" / "worktrees").unlink()
     code, line = say("judge", "coded")
     assert (code, line.startswith("KEEP")) == (0, True), line
+
+
+@pytest.mark.services
+def test_other_packages_leave_the_code_of_a_campaign_as_it_is(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ablate.driver.versions.environment", lambda: {**environment(), "numpy": "0.1"})
+    write(Path.cwd(), gain(0.1))
+    assert say("judge", "coded")[0] == 2
+    code, line = say("judge", "coded", "--code-changed")
+    assert (code, line.startswith("KEEP")) == (0, True), line
+    write(Path.cwd(), gain(0.2))
+    assert say("judge", "coded")[0] == 0
 
 
 @pytest.mark.services

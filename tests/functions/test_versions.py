@@ -276,6 +276,10 @@ def test_a_change_of_a_guarded_file_is_refused(repo: Path, changed: str, guard: 
         ("other/pkg/evaluate.py", "src", None),
         ("real/e.py", "link.py", "real/e.py"),
         ("real/other.py", "link.py", None),
+        ("real/e.py", "deep.py", "real/e.py"),
+        ("src/data.py", "data.py", None),
+        ("scripts/data.py", "data.py", "scripts/data.py"),
+        ("__pycache__/data.cpython-311.pyc", "data.py", "__pycache__/data.cpython-311.pyc"),
     ],
 )
 def test_what_python_would_import_in_the_place_of_a_guarded_file_is_refused(
@@ -283,15 +287,17 @@ def test_what_python_would_import_in_the_place_of_a_guarded_file_is_refused(
 ) -> None:
     """The root is searched before its `src`; a module is found before a package without `__init__.py`."""
     (repo / "link.py").symlink_to("real/e.py")
+    (repo / "lib").symlink_to("real")
+    (repo / "deep.py").symlink_to("lib/e.py")
     commit(repo, {"src/pkg/__init__.py": "", "src/pkg/evaluate.py": "a = 1", "real/e.py": "a = 1"})
     reference = snapshot(repo, name="s")
     write(repo, {changed: "changed = 1\n"})
     version = snapshot(repo, name="s", reference=reference)
     if said is None:
-        refuse_guarded(version, reference, [guard])
+        refuse_guarded(version, reference, [guard], scripts=["scripts"])
     else:
         with pytest.raises(RequestError, match=f"changes {said}, which the campaign guards"):
-            refuse_guarded(version, reference, [guard])
+            refuse_guarded(version, reference, [guard], scripts=["scripts"])
 
 
 def test_a_commit_of_a_tree_that_a_ref_keeps_already_is_kept_too(repo: Path) -> None:
@@ -323,6 +329,9 @@ def test_the_environment_is_another_one_with_another_package(tmp_path: Path, mon
     second = environment()
     monkeypatch.setattr(sys, "path", sys.path[:-1])
     assert first == environment() != second
+    (tmp_path / "~damaged-1.0.dist-info").mkdir()
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    assert environment()["planted"] == "1.0"
 
 
 def test_a_search_path_leads_to_the_version_and_to_what_is_installed(
