@@ -3,6 +3,7 @@
     python benchmarks/search.py                    # 20 repetitions of both tables, 15 minutes; results/search.csv
     python benchmarks/search.py --repetitions 3    # printed only
     python benchmarks/search.py --also FOLDER      # and Syne Tune, from its own environment's site-packages
+    python benchmarks/search.py --alone            # accuracy alone, `front` beside `tpe`, printed; 5 minutes
     python benchmarks/search.py --live             # searches that train digits: see benchmarks/live_search.py
 
 A trial is a row of a table that benchmarks/record_curves.py wrote: the network that is nearest to the proposed
@@ -40,9 +41,10 @@ import optuna
 import yaml
 from paired import compared
 from record import RESULTS, write_csv
-from searchers import Ablate, MoAsha, Optuna, RayTune, Searcher, Table
+from searchers import Ablate, MoAsha, Optuna, RayTune, Searcher, Table, proposals
 from simulated_search import Curves, Searched, recorded, simulate, volume
 
+from ablate.results.statistics.intervals import t_quantile
 from ablate.study import Study
 
 FULL, WORKERS = 20, 2
@@ -125,6 +127,34 @@ def repetition(table: str, seed: int) -> dict[str, list[float]]:
     return {name: measures(curves, *found, seconds, reference) for name, found in runs.items()}
 
 
+def alone(table: str, sampler: str, seed: int) -> list[float]:
+    """Return how much of the way from the median error to the least one a search of the accuracy went, at budgets."""
+    networks, curves = recorded(table)
+    study = study_of(table, seed, sampler)
+    study = study.model_copy(update={"objectives": study.objectives[:1]})
+    rows = Table(study, networks, curves)
+    asked = Ablate(study, curves)
+    found = simulate(curves, proposals(asked, rows), asked.report, workers=WORKERS, epochs=FULL * curves.epochs)
+    last = curves.errors[:, -1]
+    reached = []
+    for full in (*EARLIER, FULL):
+        ended = [last[e.network] for e in found.ended if e.complete and e.spent <= full * curves.epochs]
+        reached.append(float((np.median(last) - min(ended, default=math.nan)) / (np.median(last) - last.min())))
+    return reached
+
+
+def print_alone(repetitions: int) -> None:
+    """Print the means of `front` and `tpe` with one objective, and their paired difference with its 95% interval."""
+    for table in TABLES:
+        found = {name: np.array([alone(table, name, seed) for seed in range(repetitions)]) for name in ("front", "tpe")}
+        gap = found["front"] - found["tpe"]
+        half = t_quantile(repetitions, 0.95) * np.nanstd(gap, axis=0, ddof=1) / math.sqrt(repetitions)
+        for name, values in [*found.items(), ("front - tpe", gap)]:
+            means = np.nanmean(values, axis=0).tolist()
+            print(table, name, *(f"{full}: {mean:.3f}" for full, mean in zip((*EARLIER, FULL), means, strict=True)))
+        print(table, "half of its 95% interval", *(f"{each:.3f}" for each in half), flush=True)
+
+
 def rows_of(table: str, repetitions: int) -> list[dict[str, object]]:
     """Return one row per searcher: means, and the paired differences of `ablate` from it."""
     by_name = defaultdict(list)
@@ -141,6 +171,7 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int)
     parser.add_argument("--table", choices=list(TABLES))
     parser.add_argument("--also", help="a folder of packages that is searched last, for Syne Tune")
+    parser.add_argument("--alone", action="store_true", help="accuracy alone, printed")
     parser.add_argument("--live", action="store_true", help="train, see benchmarks/live_search.py")
     parser.add_argument("--seconds", type=float, default=25.0, help="of a live search")
     parser.add_argument("--output", type=Path, default=RESULTS / "search_live.csv", help="of the live searches")
@@ -156,6 +187,9 @@ def main() -> None:
             live_search.summarise(asked.output)
         else:
             live_search.compare(asked.repetitions or 20, asked.seconds, asked.output)
+        return
+    if asked.alone:
+        print_alone(asked.repetitions or 20)
         return
     for table in [asked.table] if asked.table else TABLES:
         found = rows_of(table, asked.repetitions or 20)

@@ -140,6 +140,15 @@ def close(study: options.StudyName, asked: RunOptions) -> None:
     _say(*status_lines(found), f"Report: {(asked.home(study) / 'report' / 'index.html').absolute()}")
 
 
+@campaign_app.command(epilog="Example: ablate campaign report nano")
+@options.gather("runs_dir", "storage")
+def report(study: options.StudyName, asked: Locations) -> None:
+    """Write the page and the tables of a campaign again, from its ledger alone."""
+    from ablate.studies.report import rebuild
+
+    _say(f"Report: {rebuild(study, asked)[1].absolute()}")
+
+
 def _say(*lines: str) -> None:
     for line in lines:
         console.print(line, soft_wrap=True, highlight=False)

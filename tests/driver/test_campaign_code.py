@@ -116,7 +116,7 @@ def test_a_planted_gain_is_kept_and_what_changes_nothing_costs_no_run(say: Say) 
     assert [each["code"] for each in kept["warnings"]] == ["dependencies"]
     assert "+GAIN = 0.1" in git(here, *kept["diff"].split()[1:])
     assert both["diff"] is None, "the champion's code"
-    assert say("report", "coded")[0] == 0
+    assert say("campaign", "report", "coded")[0] == 0
     assert kept["diff"] in (here / "runs/coded/report/index.html").read_text()
     assert better[:7] in say("campaign", "list", "coded")[1]
     assert len(list((here / "runs" / "coded" / "versions").iterdir())) > 1
