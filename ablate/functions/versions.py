@@ -9,6 +9,7 @@ import platform
 import posixpath
 import re
 import shutil
+import sys
 import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -301,6 +302,10 @@ def _modules(name: str, roots: Sequence[str]) -> Iterator[tuple[int, tuple[str, 
 
 
 def environment() -> dict[str, str]:
-    """Return the version of Python, the machine's architecture, and each installed package with its version."""
-    packages = {str(each.name).lower(): str(each.version) for each in distributions()}  # None: a damaged one
+    """Return the version of Python, the machine's architecture, and each installed package with its version.
+
+    Packages of the current folder do not count, which is searched by `python -m ablate` alone.
+    """
+    installed = [place for place in sys.path if place.endswith("-packages")]
+    packages = {str(each.name).lower(): str(each.version) for each in distributions(path=installed)}  # None: damaged
     return {"python": platform.python_version(), "machine": platform.machine(), **packages}

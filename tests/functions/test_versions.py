@@ -323,14 +323,15 @@ def test_changes_are_counted_from_the_reference_and_requirements_are_named(repo:
 
 
 def test_the_environment_is_another_one_with_another_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = environment()
-    write(tmp_path, {"planted-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: planted\nVersion: 1.0\n"})
-    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
-    second = environment()
-    monkeypatch.setattr(sys, "path", sys.path[:-1])
-    assert first == environment() != second
-    (tmp_path / "~damaged-1.0.dist-info").mkdir()
-    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    """The metadata that an editable install leaves in the current folder are no package of the environment."""
+    first, paths = environment(), sys.path
+    site = tmp_path / "site-packages"
+    for place in (tmp_path, site):
+        write(place, {"planted-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: planted\nVersion: 1.0\n"})
+    monkeypatch.setattr(sys, "path", [*paths, str(tmp_path)])
+    assert environment() == first
+    (site / "~damaged-1.0.dist-info").mkdir()
+    monkeypatch.setattr(sys, "path", [*paths, str(site)])
     assert environment()["planted"] == "1.0"
 
 
