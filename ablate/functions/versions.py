@@ -13,6 +13,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import distributions
 from pathlib import Path
@@ -307,5 +308,8 @@ def environment() -> dict[str, str]:
     Packages of the current folder do not count, which is searched by `python -m ablate` alone.
     """
     installed = [place for place in sys.path if place.endswith("-packages")]
-    packages = {str(each.name).lower(): str(each.version) for each in distributions(path=installed)}  # None: damaged
-    return {"python": platform.python_version(), "machine": platform.machine(), **packages}
+    found = {"python": platform.python_version(), "machine": platform.machine()}
+    for each in distributions(path=installed):
+        with suppress(OSError, AttributeError):  # what a killed pip left behind has no name
+            found[each.name.lower()] = each.version
+    return found

@@ -21,7 +21,7 @@ from ablate.base.errors import LedgerError, StudyFailedError
 from ablate.base.judging import Judgement, Pool, Runs, doubt_of_ratio, is_far_behind, judge
 from ablate.base.randomness import stream
 from ablate.core.code_version import Code, CodeVersion
-from ablate.core.objectives import quality_objective, signed
+from ablate.core.objectives import is_evaluated, quality_objective, signed
 from ablate.core.trial import TrialState, place_of
 from ablate.ledger.requests import ANSWERED, CLOSE, JUDGED, OPENED, Change
 from ablate.study.design import merge_settings
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 EARLY = ((1, 2.0), (2, 1.5))  # thirds of a first run, and the standard deviations behind that end it there
 CURVES = 4  # least number of runs that it is compared with
 REFUTED = 0.95  # p-value of being cheaper above which a candidate must be better
-TOLD = ("val_", "test_", "train_")  # names of metrics that tell runs apart, unlike times
 EQUAL = 3  # runs with the numbers of the champion end a candidate; one may be equal by chance, such as an accuracy
 
 
@@ -328,11 +327,13 @@ def _unless_discarded(found: Judgement, is_last: bool) -> Judgement:
 
 def _alike(runs: Sequence[TrialProgress]) -> bool:
     """Return whether all runs have equal numbers: the training does not use its seed, so they are one run."""
-    found = [
-        {name: value for each in run.replicates for name, value in each.items() if name.startswith(TOLD)}
-        for run in runs
-    ]
-    return all(each == found[0] for each in found)
+    told = [{n: v for each in run.replicates for n, v in each.items() if _tells(n)} for run in runs]
+    return all(each == told[0] for each in told)
+
+
+def _tells(metric: str) -> bool:
+    """Return whether a metric tells runs apart, unlike a time."""
+    return is_evaluated(metric) or metric.startswith("train_")
 
 
 def _seconds(runs: Sequence[TrialProgress]) -> Runs:

@@ -219,7 +219,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.timeout(2 * SECONDS)
 def test_the_tutorial_s_lines_use_the_winner(finished: Path) -> None:
     section = (REPOSITORY / "docs" / "tutorial.md").read_text().partition("Use the winner")[2]
-    lines = section.partition("```python\n")[2].partition("```")[0].replace("runs/digits/", "runs/shop/")
+    lines = section.partition("```python\n")[2].partition("```")[0].replace('"digits"', '"shop"')
     check = "assert predicted.shape == (1797,) and set(predicted) <= set(range(10))\n"
     done = subprocess.run(
         [sys.executable, "-c", lines + check],
