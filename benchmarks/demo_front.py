@@ -1,6 +1,6 @@
 """The confirmed front of the digits demo with `sampler: front` and with `tpe`, five seeds of the study each.
 
-    python benchmarks/demo_front.py                # 12 minutes on two idle cores; results/demo_front.csv
+    python benchmarks/demo_front.py                # 15 to 30 minutes on two idle cores; results/demo_front.csv
     python benchmarks/demo_front.py --seeds 1      # to see that it runs
 
 Each run is `ablate search` on search_spaces/digits.yaml with another seed and sampler, on Ray, without a tracker. The
