@@ -27,6 +27,11 @@ def is_evaluated(metric: str) -> bool:
     return metric.startswith(("val_", "test_"))
 
 
+def is_of_training(metric: str) -> bool:
+    """Return whether a metric is of the training, validation or test split, so that runs differ in it by chance."""
+    return is_evaluated(metric) or metric.startswith("train_")
+
+
 def on_test(metric: str) -> str:
     """Return the test split's metric for one of the validation split; other metrics are returned unchanged."""
     return f"test_{metric.removeprefix('val_')}" if metric.startswith("val_") else metric

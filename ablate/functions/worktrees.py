@@ -24,14 +24,13 @@ def checkout(version: Version, folder: Path, *, link: Sequence[str] = ()) -> Pat
     Raises RequestError if a link or a submodule cannot be made, or if git refuses.
     """
     place = folder.absolute() / version.tree[:SHORT]
+    refuse_unmakeable(version, link)
     if not _is_whole(place, version):
         remove(version.repository, place)
         place.parent.mkdir(parents=True, exist_ok=True)
         try:
             git(version.repository, "worktree", "add", "--force", "--detach", str(place), version.revision)
             _write_submodules(common_folder(version.repository), version.tree, place)
-            if not (place / version.inside).is_dir():
-                raise RequestError(f"{version.inside}: the version {version.revision[:SHORT]} has no such folder")
         except RequestError:
             remove(version.repository, place)
             raise

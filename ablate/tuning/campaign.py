@@ -21,7 +21,7 @@ from ablate.base.errors import LedgerError, StudyFailedError
 from ablate.base.judging import Judgement, Pool, Runs, doubt_of_ratio, is_far_behind, judge
 from ablate.base.randomness import stream
 from ablate.core.code_version import Code, CodeVersion
-from ablate.core.objectives import is_evaluated, quality_objective, signed
+from ablate.core.objectives import is_of_training, quality_objective, signed
 from ablate.core.trial import TrialState, place_of
 from ablate.ledger.requests import ANSWERED, CLOSE, JUDGED, OPENED, Change
 from ablate.study.design import merge_settings
@@ -327,13 +327,8 @@ def _unless_discarded(found: Judgement, is_last: bool) -> Judgement:
 
 def _alike(runs: Sequence[TrialProgress]) -> bool:
     """Return whether all runs have equal numbers: the training does not use its seed, so they are one run."""
-    told = [{n: v for each in run.replicates for n, v in each.items() if _tells(n)} for run in runs]
+    told = [{n: v for each in run.replicates for n, v in each.items() if is_of_training(n)} for run in runs]
     return all(each == told[0] for each in told)
-
-
-def _tells(metric: str) -> bool:
-    """Return whether a metric tells runs apart, unlike a time."""
-    return is_evaluated(metric) or metric.startswith("train_")
 
 
 def _seconds(runs: Sequence[TrialProgress]) -> Runs:

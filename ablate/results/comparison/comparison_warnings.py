@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from ablate.base.plain_text import counted
-from ablate.core.objectives import count_states, is_evaluated, is_share
+from ablate.core.objectives import count_states, is_of_training, is_share
 from ablate.results.comparison.runs import Runs, collect
 from ablate.results.comparison.tuning_budget import count_untuned, tuning_warnings
 from ablate.results.comparison.verdicts import verdicts
@@ -122,7 +122,7 @@ def _few_seeds(study: Study) -> Iterator[StudyWarning]:
 
 def _equal_rows(runs: Runs) -> Iterator[StudyWarning]:
     """Warn of variants whose complete trials have equal numbers: they are one network under several names."""
-    names = [name for name in runs.last.columns if is_evaluated(name) or name.startswith("train_")]
+    names = list(filter(is_of_training, runs.last.columns))
     if all(map(is_share, names)):
         return  # shares of few samples are equal by chance
     own = runs.last.filter("of_complete", pl.col(VARIANT) != PLACEBO)

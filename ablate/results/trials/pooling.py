@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from ablate.core.objectives import SIZE_COLUMNS, is_evaluated, is_share, mean
+from ablate.core.objectives import SIZE_COLUMNS, is_of_training, is_share, mean
 from ablate.results.trials.tables import REPORT_COLUMNS
 
 NETWORK = pl.coalesce("source", "trial")  # the first trial of the network
@@ -54,7 +54,7 @@ def alike_over_seeds(last: pl.DataFrame, key: str) -> set[Any]:
 
     `last` are last reports. Shares of 0 or 1 alone do not count, which every seed may reach.
     """
-    names = [name for name in last.columns if is_evaluated(name) or name.startswith("train_")]
+    names = list(filter(is_of_training, last.columns))
     if not names:
         return set()
     telling = [pl.col(n).is_finite() & ~(pl.col(n).is_in([0.0, 1.0]) & pl.lit(is_share(n))) for n in names]
