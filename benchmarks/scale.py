@@ -4,10 +4,14 @@
     python benchmarks/scale.py --trials 10000 --reports 100             # a million reports
     python benchmarks/scale.py --trials 100 1000 --tracker mlflow       # MLflow's SQLite store beside the ledger
     python benchmarks/scale.py --trials 1000 --workers 64 --parts search # suggestions and reports per second
+    python benchmarks/scale.py --trials 7680 --workers 1920 --seconds 60 --parts search  # how busy the workers are
 
 One process is the driver: search, ledger (SQLite), tracker, then what is read of the finished study (a resumed search,
-status, plan, report page). Its workers are simulated: each holds a trial, and they report one after another. After
-every `--sync-every` rounds of all workers the tracker is brought up to date, as the driver does once a second. Garbage
+status, plan, report page). Its workers are simulated: each holds a trial, and they report one after another, after
+`--seconds` of a simulated clock for a trial (from .8 to 1.2 times as long) and as soon as the driver has time. After
+`--sync-every` reports of each worker the tracker is brought up to date, as the driver does once a second. `busy` is the
+share of the workers' time in which they train, from their first trial until the last one has begun. The sampler `front`
+searches the space of search_spaces/digits.yaml, where sizes are known; the others a function's. Garbage
 is collected as often as by the commands: rarely, except while the workers report. Each size runs in a new process, so
 that the peak memory is that of the size. "late / early" is the CPU time of a call in the last tenth of the run over
 that in the second tenth, when the sampler has left its random phase: 1 is a straight line.
@@ -16,7 +20,9 @@ that in the second tenth, when the sampler has left its random phase: 1 is a str
 from __future__ import annotations
 
 import argparse
+import heapq
 import json
+import random
 import resource
 import subprocess
 import sys
@@ -49,6 +55,23 @@ scheduler: {{name: {scheduler}}}
 budget: {{trials: {trials}}}
 confirm: null
 """
+NETWORKS = """\
+study: scale
+datasets: {{digits: {{patch: 2}}}}
+model:
+  width: {{choices: [16, 32, 64]}}
+  depth: {{int: [1, 4]}}
+  mlp: {{choices: [none, 32, 128]}}
+  similarity: {{choices: [separate, shared, collapsed]}}
+  value: {{choices: [separate, none]}}
+  heads: {{choices: [1, 4], when: {{model.similarity: [separate, shared]}}}}
+training: {{epochs: {reports}, learning_rate: {{float: [1.0e-3, 1.0e-2], log: true}}}}
+objectives: [{objectives}]
+sampler: {{name: {sampler}}}
+scheduler: {{name: {scheduler}}}
+budget: {{trials: {trials}}}
+confirm: null
+"""
 OBJECTIVES = ("{metric: val_loss, direction: minimize}", "{metric: params, direction: minimize, log: true}")
 
 
@@ -59,6 +82,7 @@ class Meter:
         self.cpu: dict[str, list[float]] = defaultdict(list)
         self.wall: dict[str, float] = defaultdict(float)
         self.peak: dict[str, float] = {}
+        self.busy = ""
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
@@ -82,6 +106,7 @@ class Meter:
                 "cpu_ms_per_call": f"{1e3 * sum(calls) / len(calls):.3f}",
                 "late_over_early": f"{late / early:.2f}" if tenth >= 5 and early else "",
                 "peak_mib": f"{self.peak[name]:.0f}",
+                "busy": self.busy if name == "suggest" else "",
             }
 
 
@@ -94,7 +119,8 @@ def train(config: dict[str, Any], run: Any) -> Iterator[dict[str, float]]:
 def metrics_of(config: dict[str, Any], epoch: int) -> dict[str, float]:
     """Return the metrics of a network that is never trained: width and depth help, at a price."""
     params = float(config["width"] ** 2 * config["depth"])
-    off = abs(config["lr"] / 1e-3 - 1) / (config["lr"] / 1e-3 + 1) + config["dropout"] * "abc".index(config["kind"])
+    lr = config.get("lr", config.get("learning_rate"))
+    off = abs(lr / 1e-3 - 1) / (lr / 1e-3 + 1) + config.get("dropout", 0.1) * "abc".index(config.get("kind", "b"))
     loss = 1 / (1 + params**0.25) + off + 1 / epoch
     return {"train_loss": loss, "val_loss": loss, "params": params}
 
@@ -102,23 +128,25 @@ def metrics_of(config: dict[str, Any], epoch: int) -> dict[str, float]:
 def measure(asked: argparse.Namespace, trials: int, home: Path, meter: Meter) -> None:
     """Run one study and read it, part by part."""
     from ablate.base.garbage import collect_as_usual, collect_rarely
-    from ablate.core.config import DatasetFacts
+    from ablate.core.trainable import load_trainable
     from ablate.ledger import Ledger
     from ablate.study.file import parse_study
     from ablate.tracking import build as build_tracker
     from ablate.tuning import Search
 
     objectives = ", ".join(OBJECTIVES[: asked.objectives])
-    text = STUDY.format(
+    text = (NETWORKS if asked.sampler == "front" else STUDY).format(
         trials=trials, reports=asked.reports, objectives=objectives, sampler=asked.sampler, scheduler=asked.scheduler
     )
     study = parse_study(text)
     claim = {"file_text": text, "fingerprint": study.fingerprint(), "seed": study.seed, "holder": "benchmark"}
-    url = f"sqlite:///{home / 'ledger.sqlite'}"
+    url = asked.ledger or f"sqlite:///{home / 'ledger.sqlite'}"
     with Ledger.open(url) as ledger, ledger.acquire(study.name, **claim) as writer:
+        trainable = load_trainable(study.trainable)
 
         def made() -> Search:
-            return Search(study, writer, ledger, measure=lambda *_: None, facts_of=lambda _: DatasetFacts())
+            facts = trainable.find_facts(study.task(study.labels[0]), None)
+            return Search(study, writer, ledger, measure=trainable.measure, facts_of=lambda _: facts)
 
         shown = build_tracker(asked.tracker, uri=None, study=study, ledger=ledger, writer=writer, home=home)
         search = made()
@@ -135,37 +163,48 @@ def measure(asked: argparse.Namespace, trials: int, home: Path, meter: Meter) ->
 
 
 def drive(search: Any, asked: argparse.Namespace, meter: Meter, sync: Callable[[], None]) -> None:
-    """Let the workers report one after another, and give a worker the next trial when its trial has ended."""
-    from ablate.core.trial import Decision, Report
-
+    """Let each worker report when its time has come, and give it the next trial when its trial has ended."""
     held: list[Any] = [None] * asked.workers
-    epochs, rounds, more = [0] * asked.workers, 0, True
-    while more or any(held):
-        for worker, config in enumerate(held):
-            if config is None and more:
-                with meter.part("suggest"):
-                    held[worker] = config = search.next_trial()
-                more, epochs[worker] = config is not None, 0
-            if config is None:
-                continue
+    epochs, calls, clock, more = [0] * asked.workers, 0, 0.0, True
+    trained = waited = 0.0
+    due = [(0.0, worker) for worker in range(asked.workers)]
+    while due:
+        when, worker = heapq.heappop(due)
+        first, begun = not epochs[worker], time.perf_counter()
+        if held[worker] is not None and reported(search, held[worker], epochs[worker], meter):
+            held[worker] = None
+        if held[worker] is None and more:
+            with meter.part("suggest"):
+                held[worker] = search.next_trial()
+            more, epochs[worker] = held[worker] is not None, 0
+        clock = max(clock, when) + time.perf_counter() - begun
+        if held[worker] is not None:
             epochs[worker] += 1
-            settings = {name.removeprefix("config."): value for name, value in config.parameters.items()}
-            last = epochs[worker] == config.epochs
-            metrics = tuple(metrics_of(settings, epochs[worker]) for _ in config.seeds)
-            report = Report(
-                epoch=epochs[worker], metrics=metrics, wall_seconds=0.0, diverged=(False,) * len(metrics), final=last
-            )
-            with meter.part("report"):
-                decision = search.report(config.key, report)
-            if last or decision is Decision.STOP:
-                held[worker] = None
-        rounds += 1
-        if rounds % asked.sync_every == 0:
+            pace = random.Random(held[worker].key.number).uniform(0.8, 1.2)
+            seconds = asked.seconds * pace / asked.reports
+            heapq.heappush(due, (clock + seconds, worker))
+            if more and not first:
+                trained, waited = trained + seconds, waited + clock - when
+        calls += 1
+        if calls % (asked.sync_every * asked.workers) == 0:
             with meter.part("tracking"):
                 sync()
             with meter.part("progress"):
                 search.standings(dict.fromkeys(search.study.labels, asked.trials[0]))
                 search.front(search.study.labels[0])
+    meter.busy = f"{trained / (trained + waited):.3f}" if trained else ""
+
+
+def reported(search: Any, config: Any, epoch: int, meter: Meter) -> bool:
+    """Make one report of a trial, and return whether the trial has ended."""
+    from ablate.core.trial import Decision, Report
+
+    settings = {name.rpartition(".")[2]: value for name, value in config.parameters.items()}
+    last = epoch == config.epochs
+    metrics = tuple(metrics_of(settings, epoch) for _ in config.seeds)
+    report = Report(epoch=epoch, metrics=metrics, wall_seconds=0.0, diverged=(False,) * len(metrics), final=last)
+    with meter.part("report"):
+        return search.report(config.key, report) is Decision.STOP or last
 
 
 def read(study: Any, ledger: Any, home: Path, parts: list[str], meter: Meter) -> None:
@@ -196,10 +235,12 @@ def main() -> None:
     parser.add_argument("--trials", type=int, nargs="+", default=[100, 1_000, 10_000])
     parser.add_argument("--reports", type=int, default=10, help="reports of each trial")
     parser.add_argument("--workers", type=int, default=64, help="trials in training at a time")
+    parser.add_argument("--seconds", type=float, default=0.0, help="of a trial, on a simulated clock")
     parser.add_argument("--objectives", type=int, choices=(1, 2), default=2)
     parser.add_argument("--sampler", default="tpe")
     parser.add_argument("--scheduler", default="none", help="asha stops trials before their last report")
     parser.add_argument("--tracker", default="none")
+    parser.add_argument("--ledger", help="URL of an empty PostgreSQL database (default: SQLite)")
     parser.add_argument("--sync-every", type=int, default=10, help="rounds of all workers between two syncs")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--write", action="store_true", help=f"append the rows to {FILE.relative_to(ROOT)}")
@@ -230,8 +271,9 @@ def one(asked: argparse.Namespace) -> None:
         home.mkdir()
         with meter.part("whole"):
             measure(asked, trials, home, meter)
-    names = ("reports", "workers", "objectives", "sampler", "scheduler", "tracker")
+    names = ("reports", "workers", "seconds", "objectives", "sampler", "scheduler", "tracker")
     same = {"trials": trials, **{name: getattr(asked, name) for name in names}}
+    same["ledger"] = "postgresql" if asked.ledger else "sqlite"
     rows = [same | row for row in meter.rows()]
     with asked.rows.open("a") as file:
         file.writelines(json.dumps(row) + "\n" for row in rows)
@@ -240,7 +282,7 @@ def one(asked: argparse.Namespace) -> None:
     for row in rows:
         cells = (row["cpu_seconds"], row["wall_seconds"], row["cpu_ms_per_call"], row["late_over_early"])
         print(f"{row['part']:10} {row['calls']:9,} {cells[0]:>9} {cells[1]:>9} {cells[2]:>14} {cells[3]:>13}", end="")
-        print(f" {row['peak_mib']:>6}", flush=True)
+        print(f" {row['peak_mib']:>6}" + (f"  busy {row['busy']}" if row["busy"] else ""), flush=True)
 
 
 if __name__ == "__main__":

@@ -14,18 +14,19 @@ from ablate.tuning.trial_progress import loss_matrix
 
 MOST = 500  # finished trials that a sampler models
 BEST, EXTREME, NEWEST = 0.3, 0.02, 0.2  # shares of these: the best, the best on each objective, the last by number
+RUNNING = 0.5  # unfinished trials that it models, as a share of these: the last by number
 COLUMNS = 4  # number, class, order within the class, key of the sample; the losses follow
-FEASIBLE, PRUNED, VIOLATING, OPEN, IGNORED = range(5)  # TPE's order of classes; open trials are always shown
+FEASIBLE, PRUNED, VIOLATING, OPEN, IGNORED = range(5)  # TPE's order of classes; an open trial is unfinished
 
 
 @dataclass(kw_only=True)
 class BoundedHistory:
-    """Chooses which trials a sampler sees; up to `most` finished ones it sees all.
+    """Chooses which trials a sampler sees; up to `most` finished ones and half as many unfinished ones it sees all.
 
-    Beyond that it sees all unfinished trials and `most` finished ones: the best, the best on each objective, the
-    newest, and a sample of the others. The best are in the order in which TPE prefers them: complete trials by
-    non-dominated rank, then pruned ones, then those that violate a constraint. Of a rank that does not fit, trials are
-    taken at even distances along the first objective. `keys` gives each trial, in the order of their numbers, a key;
+    Of more unfinished ones it sees the newest. Of more finished ones it sees `most`: the best, the best on each
+    objective, the newest, and a sample of the others. The best are in the order in which TPE prefers them: complete
+    trials by non-dominated rank, then pruned ones, then those that violate a constraint. Of a rank that does not fit,
+    trials are taken at even distances along the first objective. `keys` gives each trial, in the order of their numbers, a key;
     the sample has those with the smallest. So the choice follows from the trials alone, and changes little between
     suggestions.
     """
@@ -36,6 +37,7 @@ class BoundedHistory:
     _rows: NDArray[np.float64] = field(init=False)
     _row_of: dict[int, int] = field(default_factory=dict)
     _finished: int = 0
+    _open: int = 0
 
     def __post_init__(self) -> None:
         self._rows = np.empty((0, COLUMNS + self.objectives))
@@ -60,28 +62,39 @@ class BoundedHistory:
                 self._rows = np.concatenate([self._rows, more])
         else:
             self._finished -= self._rows[row, 1] < OPEN
+            self._open -= self._rows[row, 1] == OPEN
         kind, score, losses = _standing(trial, self.objectives)
         self._rows[row, :3] = trial.number, kind, score
         self._rows[row, COLUMNS:] = losses
         self._finished += kind < OPEN
+        self._open += kind == OPEN
 
     def chosen(self) -> list[int] | None:
         """Return the numbers of the trials that the sampler sees, in rising order; None if it sees all."""
-        if self._finished <= self.most:
+        running = int(RUNNING * self.most)
+        if self._finished <= self.most and self._open <= running:
             return None
         rows = self._rows[: len(self._row_of)]
+        picked = self._of_finished(rows)
+        picked[np.flatnonzero(rows[:, 1] == OPEN)[-running:]] = True
+        return [int(number) for number in rows[picked, 0]]
+
+    def _of_finished(self, rows: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Return which finished trials the sampler sees."""
         kinds = rows[:, 1]
         finished = np.flatnonzero(kinds < OPEN)
-        picked = kinds == OPEN
-        room = self.most + int(picked.sum())
+        picked = kinds < OPEN
+        if len(finished) <= self.most:
+            return picked
+        picked[:] = False
         picked[self._best(rows, finished)] = True
         feasible = np.flatnonzero(kinds == FEASIBLE)
         for losses in rows[feasible, COLUMNS:].T:
             picked[feasible[_least(losses, int(EXTREME * self.most))]] = True
         picked[finished[-int(NEWEST * self.most) :]] = True
         rest = finished[~picked[finished]]
-        picked[rest[_least(rows[rest, 3], max(room - int(picked.sum()), 0))]] = True
-        return [int(number) for number in rows[picked, 0]]
+        picked[rest[_least(rows[rest, 3], max(self.most - int(picked.sum()), 0))]] = True
+        return picked
 
     def _best(self, rows: NDArray[np.float64], finished: NDArray[np.intp]) -> NDArray[np.intp]:
         """Return the places of the best finished trials in TPE's order; equal ones in order of number."""

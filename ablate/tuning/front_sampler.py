@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +32,24 @@ PARENTS = 8  # trials whose mutations are candidates, with one objective
 POOL = 64  # draws whose costs tell the range of a cost without reference
 MARGIN = 0.1  # of the range, beyond the worst value that is known
 LEAST = 3  # trials with a result before there is a model
+
+
+@dataclass(frozen=True)
+class _Model:
+    """A process of standardised values: `middle` + `scale` times it."""
+
+    process: Surrogate
+    middle: float
+    scale: float
+
+    def mean(self, asked: Array) -> Array:
+        """Return the means at places."""
+        return self.middle + self.scale * self.process.mean(asked)
+
+    def predict(self, asked: Array) -> tuple[Array, Array]:
+        """Return means and standard deviations at places."""
+        mean, deviation = self.process.predict(asked)
+        return self.middle + self.scale * mean, self.scale * deviation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,8 +186,8 @@ class FrontSampler(BaseSampler):
         above = (np.nanmedian(losses) - best) / 2 or worst - best or 1.0
         level = np.log(np.where(np.isnan(losses), worst, losses) - best + above)
         model = self._model(places[finished], level, places[running])
-        mean, deviation = model(asked)
-        shrunk = np.exp(model(places)[0])
+        mean, deviation = model.predict(asked)
+        shrunk = np.exp(model.mean(places))
         standing = history.complete | running
         gain = expected_gain(
             costs,
@@ -181,14 +198,13 @@ class FrontSampler(BaseSampler):
             reference=self._reference(history, best, worst) - np.append(np.zeros(costs.shape[1]), best - above),
         )
         for violation in history.violations[finished].T:
-            kept, spread = self._model(places[finished], np.clip(np.nan_to_num(violation, nan=1.0), -1, 1))(asked)
+            bounded = self._model(places[finished], np.clip(np.nan_to_num(violation, nan=1.0), -1, 1))
+            kept, spread = bounded.predict(asked)
             gain *= scipy.special.ndtr(-kept / spread)
         return gain
 
-    def _model(
-        self, places: Array, values: Array, running: Array | None = None
-    ) -> Callable[[Array], tuple[Array, Array]]:
-        """Return what predicts mean and deviation of a number; at `running` places the prediction is taken for seen."""
+    def _model(self, places: Array, values: Array, running: Array | None = None) -> _Model:
+        """Return what predicts a number; at `running` places the prediction is taken for seen."""
         groups = self._space.groups
         middle, scale = values.mean(), values.std() or 1.0
         targets = (values - middle) / scale
@@ -196,14 +212,9 @@ class FrontSampler(BaseSampler):
         parameters = fit(places[some], targets[some], groups, prior_mode(groups))
         model = Surrogate.of(places, targets, groups, parameters)
         if running is not None and len(running):
-            seen = np.append(targets, model.predict(running)[0])
+            seen = np.append(targets, model.mean(running))
             model = Surrogate.of(np.concatenate([places, running]), seen, groups, parameters)
-
-        def predict(asked: Array) -> tuple[Array, Array]:
-            mean, deviation = model.predict(asked)
-            return middle + scale * mean, scale * deviation
-
-        return predict
+        return _Model(model, float(middle), float(scale))
 
     def _reference(self, history: _History, best: float, worst: float) -> Array:
         """Return the costs and the loss that bound the volume: the study's, else a little beyond the worst known."""

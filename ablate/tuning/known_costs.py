@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -33,7 +32,7 @@ class KnownCosts:
     dimensions: SearchSpace
     measure: Measure
     facts: Callable[[], DatasetFacts]
-    _losses: dict[str, tuple[float, ...] | None] = field(default_factory=dict)
+    _losses: dict[tuple[Any, ...], tuple[float, ...] | None] = field(default_factory=dict)
 
     def before(self, *, accepts: Callable[[Mapping[str, Any]], bool], fixed: Mapping[str, Any]) -> Known | None:
         """Return what a sampler may ask before a suggestion, or None unless exactly one objective is learned."""
@@ -55,9 +54,9 @@ class KnownCosts:
         """Return the losses of the objectives that are sizes, or None if the configuration cannot be trained."""
         if not self._deciding:
             return ()
-        parameters = self.dimensions.decode(inner)
-        key = json.dumps([parameters.get(name) for name in self._deciding])
+        key = tuple(inner.get(name) for name in self._deciding)
         if key not in self._losses:
+            parameters = self.dimensions.decode(inner)
             try:
                 size = self.measure(self.study.settings_of(self.dataset, parameters), self.facts())
             except ValidationError:  # perhaps of other settings than those that decide

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Container, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any
 
 from optuna.distributions import BaseDistribution
@@ -20,6 +21,15 @@ ALL = frozenset(TrialState)
 _THEN = datetime(2000, 1, 1, tzinfo=UTC)  # samplers never read times
 
 
+class _Told(FrozenTrial):
+    """A trial that looks for its constraints once: TPE asks each trial for them once for each parameter."""
+
+    @cached_property
+    def constraints(self) -> dict[str, float]:
+        """The violations by constraint."""
+        return super().constraints
+
+
 def freeze(
     *,
     number: int,
@@ -32,7 +42,7 @@ def freeze(
     constraints: Mapping[str, float] | None = None,
 ) -> FrozenTrial:
     """Return a trial as an Optuna FrozenTrial; its id is its number in the ledger."""
-    trial = FrozenTrial(
+    trial = _Told(
         number=number,
         trial_id=number,
         state=state,

@@ -131,6 +131,7 @@ def test_what_is_kept_beyond_the_bound(objectives: int) -> None:
     assert shown == sorted(set(shown))
     ended = [t for t in trials if t.state in (TrialState.COMPLETE, TrialState.PRUNED)]
     running = {t.number for t in trials if t.state is TrialState.RUNNING}
+    assert len(running) <= 100
     assert running <= set(shown)
     assert len(shown) == 200 + len(running)
     assert all(by_number[n].state is not TrialState.FAIL for n in shown)
@@ -144,6 +145,19 @@ def test_what_is_kept_beyond_the_bound(objectives: int) -> None:
         assert {t.number for t in best} <= set(shown)
     sampled = {t.number for t in ended} & set(shown)
     assert len(sampled & {t.number for t in ended[:100]}) > 20  # old trials are not forgotten
+
+
+@pytest.mark.parametrize("most", [40, 1000])
+def test_of_many_unfinished_trials_the_newest_are_kept(most: int) -> None:
+    """However few have finished: at the start of a search on many workers nearly all are unfinished."""
+    trials = mixed(300, 2)
+    trials += [told(number, trials[number % 300].params, TrialState.RUNNING, 2) for number in range(300, 900)]
+    shown = bound_of(2, most, trials).chosen()
+    running = [t.number for t in trials if t.state is TrialState.RUNNING]
+    ended = {t.number for t in trials if t.state in (TrialState.COMPLETE, TrialState.PRUNED)}
+    assert shown is not None
+    assert [n for n in shown if n not in ended] == running[-most // 2 :]
+    assert len(ended & set(shown)) == min(most, len(ended))
 
 
 def test_the_choice_depends_on_the_trials_alone() -> None:

@@ -24,7 +24,7 @@ from ablate.tuning.candidates import Candidates, _at
 from ablate.tuning.hypervolume_gain import expected_gain
 from ablate.tuning.search_space import SearchSpace, distribution_of, inner_at_share
 from ablate.tuning.suggester import Suggester
-from ablate.tuning.surrogate import LEAST_NOISE, Surrogate, _objective, _square_distances, fit, prior_mode
+from ablate.tuning.surrogate import LEAST_NOISE, ROWS, Surrogate, _objective, _square_distances, fit, prior_mode
 from support.ledgers import SHAPE
 from support.searches import ONE, TWO, driving, report_at, run_all, run_trial, size_of, stored, study_of, url_in
 from support.trials import measure_by
@@ -102,8 +102,9 @@ def test_the_process_is_that_of_scikit_learn() -> None:
     reference = GaussianProcessRegressor(kernel, optimizer=None, alpha=0.0).fit(places, values)
     parameters = np.log([*scales, signal, noise])
     ours = Surrogate.of(places, values, np.arange(3), parameters)
-    asked = rng.random((50, 3))
+    asked = rng.random((2 * ROWS + 50, 3))
     mean, deviation = ours.predict(asked)
+    assert ours.mean(asked) == pytest.approx(mean, abs=1e-12)
     expected, with_noise = reference.predict(asked, return_std=True)
     assert mean == pytest.approx(expected, abs=1e-9)
     assert deviation**2 == pytest.approx(with_noise**2 - noise - LEAST_NOISE, abs=1e-8)

@@ -19,7 +19,7 @@ from ablate.core.objectives import given_for, is_evaluated, is_share
 from ablate.results.comparison.data_sets import sampled_columns
 from ablate.results.comparison.next_step import NextStep
 from ablate.results.comparison.table import Footnotes
-from ablate.results.comparison.verdicts import CLAIMS, INCONCLUSIVE
+from ablate.results.comparison.verdicts import CLAIMS, HARMFUL, INCONCLUSIVE, SUPERIOR
 from ablate.results.comparison.wording import MOST_SENTENCES, change_text, size_text, span_text, spell_variant
 from ablate.results.rendering.numbers import (
     DASH,
@@ -156,7 +156,8 @@ def verdict_answers(study: Study, table: pl.DataFrame, cells: pl.DataFrame | Non
 def verdict_sentence(row: Row, rows: Sequence[Row] = ()) -> str:
     """Return `non-inferior at a margin of 0.5 points: loses 0.12 points (95% interval 0.05 to 0.2, 10 seeds)`.
 
-    `rows` are those of the row's metric and column, beside which a placebo is described.
+    *Superior* and *harmful* are differences from zero, so no margin is named beside them. `rows` are those of the row's
+    metric and column, beside which a placebo is described.
     """
     if _is_noise(row):
         return _noise_text(row, rows)
@@ -165,8 +166,10 @@ def verdict_sentence(row: Row, rows: Sequence[Row] = ()) -> str:
     if row["difference"] is None or math.isnan(row["difference"]) or (row["over"] != "seeds" and row["low"] is None):
         return f"{row['verdict']}: {row['remark']}."
     metric, star = row["metric"], "*" if row["scaled"] else ""
-    text = f"{row['verdict']} at a margin of {unit_text(metric, row['margin'])}"
-    text += f": {change_text(metric, row['difference'], star)} ({_span(row, star)})"
+    text = f"{row['verdict']}, "
+    if row["verdict"] not in (SUPERIOR, HARMFUL):
+        text = f"{row['verdict']} at a margin of {unit_text(metric, row['margin'])}: "
+    text += f"{change_text(metric, row['difference'], star)} ({_span(row, star)})"
     if row["verdict"] == INCONCLUSIVE and row["detectable"] is not None:
         text += f"; the smallest detectable effect is {unit_text(metric, row['detectable'])}"
         if row["seeds_needed"] is not None and row["seeds_needed"] > row["n"]:

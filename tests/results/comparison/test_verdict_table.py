@@ -57,7 +57,7 @@ STEP = NextStep(undecided=1, rows=2, collapsed=0, over_data_sets=0, seeds=22, ho
         ),
         (
             {"verdict": "harmful", "low": -0.002, "high": -0.0004, "scaled": True, "remark": "why"},
-            "harmful at a margin of 0.5 points: loses 0.12* points (95% interval 0.04* to 0.20*, 10 seeds, on these"
+            "harmful, loses 0.12* points (95% interval 0.04* to 0.20*, 10 seeds, on these"
             " samples only); why.",
         ),
         (
