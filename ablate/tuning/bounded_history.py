@@ -26,9 +26,9 @@ class BoundedHistory:
     Of more unfinished ones it sees the newest. Of more finished ones it sees `most`: the best, the best on each
     objective, the newest, and a sample of the others. The best are in the order in which TPE prefers them: complete
     trials by non-dominated rank, then pruned ones, then those that violate a constraint. Of a rank that does not fit,
-    trials are taken at even distances along the first objective. `keys` gives each trial, in the order of their numbers, a key;
-    the sample has those with the smallest. So the choice follows from the trials alone, and changes little between
-    suggestions.
+    trials are taken at even distances along the first objective. `keys` gives each trial, in the order of their
+    numbers, a key; the sample has those with the smallest. So the choice follows from the trials alone, and changes
+    little between suggestions.
     """
 
     objectives: int
@@ -50,6 +50,11 @@ class BoundedHistory:
         tenth of all trials is taken, as long as the best ones are shown.
         """
         return None if self._finished <= self.most else min(math.ceil(0.1 * self._finished), int(BEST * self.most))
+
+    @property
+    def running(self) -> int:
+        """How many trials are unfinished."""
+        return self._open
 
     def put(self, trial: FrozenTrial) -> None:
         """Add a trial, or replace the one with its number; trials are added in increasing order of number."""

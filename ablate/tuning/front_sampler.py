@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +53,39 @@ class _Model:
         return self.middle + self.scale * mean, self.scale * deviation
 
 
+@dataclass(kw_only=True)
+class _Pool:
+    """Candidates at `places` and what each is expected to gain over the front; `chances` are those of being allowed."""
+
+    model: _Model
+    places: Array
+    costs: Array
+    mean: Array
+    deviation: Array
+    front: Array
+    losses: Array
+    reference: Array
+    chances: Array
+    _spread: Array | None = None
+
+    def gains(self) -> Array:
+        """Return the expected gain of each candidate."""
+        gain = expected_gain(
+            self.costs, self.mean, self.deviation, front=self.front, losses=self.losses, reference=self.reference
+        )
+        return gain * self.chances
+
+    def take(self, place: int) -> None:
+        """Let a candidate count as a trial that runs: as if it ended as predicted."""
+        if self._spread is None:
+            self._spread = self.model.process.spread(self.places)
+        part = self.model.process.added(self.places, self._spread, place)
+        self._spread = np.vstack([self._spread, part])
+        self.deviation = np.sqrt(np.maximum(self.deviation**2 - (self.model.scale * part) ** 2, 1e-12))
+        self.front = np.vstack([self.front, self.costs[place]])
+        self.losses = np.append(self.losses, np.exp(self.mean[place]))
+
+
 @dataclass(frozen=True, kw_only=True)
 class _History:
     """The trials shown: `losses` [n], NaN without one; `costs` [n, m]; `violations` [n, constraints].
@@ -73,8 +107,11 @@ class FrontSampler(BaseSampler):
 
     A Gaussian process guesses the logarithm of the loss above the best one. Constraints on learned metrics have a
     process each, whose probability to keep the bound multiplies the gain. A running trial counts as if it ended as
-    predicted. Before `startup_trials` trials, proposals are random.
+    predicted. Before `startup_trials` trials, proposals are random. `further` has the other suggestions that were asked
+    for: each with those before it counted as running, which is cheap because the process is not fitted again.
     """
+
+    further: Sequence[dict[str, Any]] = ()
 
     def __init__(self, request: SamplerRequest, known: Known) -> None:
         self._request, self._known = request, known
@@ -101,9 +138,19 @@ class FrontSampler(BaseSampler):
         rows, costs = self._candidates(history)
         if not len(rows):
             return {}
-        order = np.argsort(-self._gains(history, rows, costs), kind="stable")
-        best = [self._space.values(rows[place]) for place in order[:ASKED]]
-        return next((values for values in best if self._known.accepts(values)), best[0])
+        pool = self._pool(history, rows, costs)
+        first, *self.further = self._best(pool, rows, 1 + self._request.further)
+        return first
+
+    def _best(self, pool: _Pool, rows: Array, count: int) -> Iterator[dict[str, Any]]:
+        """Yield the best candidate that is new and can be trained, then the best beside it, and so on."""
+        for left in reversed(range(count)):
+            order = np.argsort(-pool.gains(), kind="stable")[:ASKED]
+            accepted = (place for place in order if self._known.accepts(self._space.values(rows[place])))
+            chosen = int(next(accepted, order[0]))
+            yield self._space.values(rows[chosen])
+            if left:
+                pool.take(chosen)
 
     def sample_independent(
         self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
@@ -177,8 +224,8 @@ class FrontSampler(BaseSampler):
                 found[own] = np.nan if costs is None else [0.0, *costs]
         return found[group]
 
-    def _gains(self, history: _History, rows: Array, costs: Array) -> Array:
-        """Return the expected gain of each candidate."""
+    def _pool(self, history: _History, rows: Array, costs: Array) -> _Pool:
+        """Return the candidates with what is predicted of them."""
         places, asked = (self._space.coordinates(each) for each in (history.rows, rows))
         finished, running = ~history.running, history.running
         losses = history.losses[finished]
@@ -189,19 +236,22 @@ class FrontSampler(BaseSampler):
         mean, deviation = model.predict(asked)
         shrunk = np.exp(model.mean(places))
         standing = history.complete | running
-        gain = expected_gain(
-            costs,
-            mean,
-            deviation,
-            front=history.costs[standing],
-            losses=shrunk[standing],
-            reference=self._reference(history, best, worst) - np.append(np.zeros(costs.shape[1]), best - above),
-        )
+        chances = np.ones(len(asked))
         for violation in history.violations[finished].T:
             bounded = self._model(places[finished], np.clip(np.nan_to_num(violation, nan=1.0), -1, 1))
             kept, spread = bounded.predict(asked)
-            gain *= scipy.special.ndtr(-kept / spread)
-        return gain
+            chances *= scipy.special.ndtr(-kept / spread)
+        return _Pool(
+            model=model,
+            places=asked,
+            costs=costs,
+            mean=mean,
+            deviation=deviation,
+            front=history.costs[standing],
+            losses=shrunk[standing],
+            reference=self._reference(history, best, worst) - np.append(np.zeros(costs.shape[1]), best - above),
+            chances=chances,
+        )
 
     def _model(self, places: Array, values: Array, running: Array | None = None) -> _Model:
         """Return what predicts a number; at `running` places the prediction is taken for seen."""

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from ablate.study import Study
 
 SAMPLER_ATTEMPTS = 20
+TOGETHER = 64  # trials that run, for each suggestion that a sampler may make at once
 RANDOM_ATTEMPTS = 1000
 
 
@@ -57,6 +58,7 @@ class Suggester:
     facts: Callable[[], DatasetFacts]
     only: Sequence[str] = ()
     _seen: set[str] = field(default_factory=set)
+    _further: list[dict[str, Any]] = field(default_factory=list)  # suggested together with the last one
     _refused: dict[str, _Refusal] = field(default_factory=dict)
     _passed: set[int] = field(default_factory=set)  # places of a design that have begun or were refused
     _designed: Mapping[int, Mapping[str, Any]] | None = None
@@ -196,6 +198,8 @@ class Suggester:
         self, number: int, fixed: Mapping[str, Any] = MappingProxyType({})
     ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
         """Yield (Optuna's values, sampler state) pairs with the values `fixed`, those of the study's sampler first."""
+        while self._further and not fixed:
+            yield self._further.pop(0), {"trial": {}, "study": {}}
         rejected: dict[str, Any] = {}
         product = self.dimensions.product()
         for attempt in range(SAMPLER_ATTEMPTS + RANDOM_ATTEMPTS):
@@ -210,6 +214,7 @@ class Suggester:
             except SequenceEndedError:
                 return
             rejected = trial_attrs
+            self._further = [] if fixed else list(getattr(sampler, "further", ()))
             if sequence and fixed:  # its place in the sequence is still to be visited
                 yield inner, {"trial": {}, "study": {}}
             else:
@@ -251,6 +256,7 @@ class Suggester:
             rejected=rejected,
             design=self.left,
             good=None if self.history.bounded is None else self.history.bounded.good,
+            further=self._further_at_once(),
             known=self._costs.before(
                 accepts=lambda inner: not isinstance(self._judge(number, inner), _Refusal), fixed=fixed
             ),
@@ -263,6 +269,11 @@ class Suggester:
         if not isinstance(sampler, BaseSampler):
             raise RequestError(f"sampler {name!r} must return an Optuna sampler, got {type(sampler).__name__}")
         return sampler
+
+    def _further_at_once(self) -> int:
+        """Return how many suggestions a sampler may make beside one: none up to 127 trials that run."""
+        bounded = self.history.bounded
+        return 0 if bounded is None or self.study.deterministic is not None else max(bounded.running // TOGETHER - 1, 0)
 
     def _seed(self, number: int, attempt: int) -> int:
         return int(stream(self.study.seed, self.dataset, number, "sampler", attempt).integers(2**32))

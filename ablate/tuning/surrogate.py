@@ -54,6 +54,21 @@ class Surrogate:
             explained[part] = (spread**2).sum(axis=0)
         return mean, np.sqrt(np.maximum(np.exp(self.parameters[-2]) - explained, 1e-12))
 
+    def spread(self, places: Array) -> Array:
+        """Return what the values explain of the deviations at `places`, in independent parts [n, m].
+
+        Their squares sum to the variance that is explained.
+        """
+        across = _covariance(self.places, places, self.groups, self.parameters)
+        found: Array = scipy.linalg.solve_triangular(self.factor, across, lower=True, check_finite=False)
+        return found
+
+    def added(self, places: Array, spread: Array, chosen: int) -> Array:
+        """Return the part [m] that a value at one of the places would add to their `spread`."""
+        across = _covariance(places[[chosen]], places, self.groups, self.parameters)[0] - spread[:, chosen] @ spread
+        found: Array = across / np.sqrt(across[chosen] + np.exp(self.parameters[-1]) + LEAST_NOISE)
+        return found
+
     def mean(self, places: Array) -> Array:
         """Return the mean of the process at `places` [n, C]."""
         found: Array = _covariance(places, self.places, self.groups, self.parameters) @ self.weights

@@ -20,6 +20,7 @@ from ablate.core.trial import TrialConfig
 from ablate.engine.models.settings import InputShape, ModelConfig
 from ablate.engine.training.family import family
 from ablate.study import Study, parse_study
+from ablate.tuning import front_sampler
 from ablate.tuning.candidates import Candidates, _at
 from ablate.tuning.hypervolume_gain import expected_gain
 from ablate.tuning.search_space import SearchSpace, distribution_of, inner_at_share
@@ -256,6 +257,44 @@ def test_trials_that_run_are_not_proposed_beside_again(tmp_path: Path) -> None:
     places = space.coordinates(space.rows(space.dimensions.encode(c.parameters) for c in asked))
     distances = np.linalg.norm(places[:, None] - places, axis=2)[~np.eye(6, dtype=bool)]
     assert distances.min() > 0.05
+
+
+def test_a_candidate_that_is_taken_counts_as_one_that_runs() -> None:
+    """The oracle conditions the process anew on the value that it predicts."""
+    rng = np.random.default_rng(0)
+    places, values = some_values(rng)
+    groups, parameters = np.arange(3), np.log([0.3, 0.8, 2.0, 1.7, 0.05])
+    process = Surrogate.of(places, values, groups, parameters)
+    asked = rng.random((40, 3))
+    mean, deviation = process.predict(asked)
+    spread = process.spread(asked)
+    for chosen in (7, 3, 7):
+        part = process.added(asked, spread, chosen)
+        spread, deviation = np.vstack([spread, part]), np.sqrt(deviation**2 - part**2)
+        places, values = np.vstack([places, asked[chosen]]), np.append(values, mean[chosen])
+        again, left = Surrogate.of(places, values, groups, parameters).predict(asked)
+        assert again == pytest.approx(mean, abs=1e-9)
+        assert left == pytest.approx(deviation, abs=1e-9)
+
+
+@pytest.mark.parametrize(("deterministic", "fits"), [(None, 2), (132, 4)])
+def test_one_model_makes_several_suggestions_while_many_trials_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deterministic: int | None, fits: int
+) -> None:
+    fitted: list[int] = []
+    monkeypatch.setattr(front_sampler, "fit", lambda *given: fitted.append(1) or fit(*given))
+    study = front_study(budget={"trials": 300}, deterministic=deterministic)
+    with driving(study, url_in(tmp_path)) as search:
+        for _ in range(20):
+            run_trial(search, search.next_trial())
+        running = [search.next_trial() for _ in range(128)]
+        fitted.clear()
+        asked = [search.next_trial() for _ in range(4)]
+    assert len(fitted) == fits
+    space = Candidates(dimensions=SearchSpace.of(study.space_for("digits")))
+    places = space.coordinates(space.rows(space.dimensions.encode(c.parameters) for c in [*running, *asked]))
+    distances = np.linalg.norm(places[:, None] - places, axis=2)[~np.eye(len(places), dtype=bool)]
+    assert distances.min() > 0.001
 
 
 def test_regions_where_trials_diverge_are_left(tmp_path: Path) -> None:
