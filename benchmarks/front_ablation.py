@@ -1,6 +1,6 @@
 """What each ingredient of the sampler `front` is worth, on the recorded tables of benchmarks/search.py.
 
-    python benchmarks/front_ablation.py                    # 10 repetitions of each variant; results/front_ablation.csv
+    python benchmarks/front_ablation.py                    # 20 repetitions, 4 minutes; results/front_ablation.csv
     python benchmarks/front_ablation.py --repetitions 3    # printed only
 
 Each variant changes one thing; `hv_3` to `hv_20` are hypervolumes after the epochs of as many full trials, and the
@@ -39,7 +39,7 @@ from ablate.tuning import front_sampler, known_costs
 from ablate.tuning.front_sampler import FrontSampler
 from ablate.tuning.trial_progress import UNSEEN
 
-REPETITIONS = 10
+REPETITIONS = 20
 BUDGETS = (3, 5, 7, 10, 15, 20)
 Patch = Callable[[], Any]
 
@@ -47,10 +47,10 @@ Patch = Callable[[], Any]
 class Guessed(FrontSampler):
     """Guesses the sizes of candidates."""
 
-    def _gains(self, history: Any, rows: Any, costs: Any) -> Any:
+    def _pool(self, history: Any, rows: Any, costs: Any) -> Any:
         ended = ~history.running
         model = self._model(self._space.coordinates(history.rows[ended]), history.costs[ended, 0])
-        return super()._gains(history, rows, model(self._space.coordinates(rows))[0][:, None])
+        return super()._pool(history, rows, model.mean(self._space.coordinates(rows))[:, None])
 
 
 class Shown(FrontSampler):
@@ -78,7 +78,7 @@ class Complete(Shown):
 class Coordinate(FrontSampler):
     """Has the size as one more coordinate."""
 
-    def _gains(self, history: Any, rows: Any, costs: Any) -> Any:
+    def _pool(self, history: Any, rows: Any, costs: Any) -> Any:
         plain, least = self._space, costs[:, 0].min()
 
         class Sized:
@@ -90,7 +90,7 @@ class Coordinate(FrontSampler):
                 return np.column_stack([plain.coordinates(asked), (size - least) / np.ptp(costs[:, 0])])
 
         with patch.object(self, "_space", Sized):
-            return super()._gains(history, rows, costs)
+            return super()._pool(history, rows, costs)
 
 
 VARIANTS: dict[str, tuple[type[FrontSampler] | None, dict[str, Any]]] = {

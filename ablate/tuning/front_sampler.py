@@ -76,7 +76,8 @@ class _Pool:
         return gain * self.chances
 
     def take(self, place: int) -> None:
-        """Let a candidate count as a trial that runs: as if it ended as predicted."""
+        """Let a candidate count as a trial that runs: as if it ended as predicted; it is not proposed again."""
+        self.chances[place] = 0.0
         if self._spread is None:
             self._spread = self.model.process.spread(self.places)
         part = self.model.process.added(self.places, self._spread, place)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import moocore
 import numpy as np
 import scipy
 from numpy.typing import NDArray
@@ -28,6 +29,9 @@ def expected_gain(
     exact because the loss alone is uncertain (with one cost a staircase). Without a cost it is expected improvement.
     """
     kept = (front < reference[:-1]).all(axis=1) & (losses < reference[-1])
+    front, losses = front[kept], losses[kept]
+    if len(front):  # dominated points change no height
+        kept = np.asarray(moocore.is_nondominated(np.column_stack([front, losses])))
     front, losses = _thinned(front[kept], losses[kept])
     edges = [np.append(np.unique(column), end) for column, end in zip(front.T, reference, strict=False)]
     edges = [np.concatenate([[-np.inf], each]) for each in edges]
