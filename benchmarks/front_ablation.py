@@ -2,6 +2,7 @@
 
     python benchmarks/front_ablation.py                    # 20 repetitions, 4 minutes; results/front_ablation.csv
     python benchmarks/front_ablation.py --repetitions 3    # printed only
+    python benchmarks/front_ablation.py --workers 16 --variants "no believer"    # printed only
 
 Each variant changes one thing; `hv_3` to `hv_20` are hypervolumes after the epochs of as many full trials, and the
 difference `variant - front` after 20 is paired, with a 95% t interval. Two workers, as in benchmarks/search.py.
@@ -22,7 +23,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -115,7 +116,7 @@ def changed(name: str) -> Iterator[None]:
         yield
 
 
-def run(name: str, table: str, seed: int) -> list[float]:
+def run(name: str, table: str, seed: int, workers: int) -> list[float]:
     """Return the hypervolumes of one search after BUDGETS, as shares of the table's."""
     networks, curves = recorded(table)
     study = study_of(table, seed, **VARIANTS[name][1])
@@ -128,17 +129,17 @@ def run(name: str, table: str, seed: int) -> list[float]:
     asked = Ablate(study, curves)
 
     with changed(name):
-        found = simulate(curves, proposals(asked, rows), asked.report, workers=WORKERS, epochs=FULL * curves.epochs)
+        found = simulate(curves, proposals(asked, rows), asked.report, workers=workers, epochs=FULL * curves.epochs)
     whole = volume(curves, sorted(curves.front()), reference)
     ended = [[e.network for e in found.ended if e.complete and e.spent <= k * curves.epochs] for k in BUDGETS]
     return [volume(curves, part, reference) / whole for part in ended]
 
 
-def rows_of(table: str, repetitions: int) -> Iterator[dict[str, object]]:
+def rows_of(table: str, repetitions: int, workers: int, variants: Sequence[str]) -> Iterator[dict[str, object]]:
     """Yield one row per variant: means, and the paired difference from `front` after the last budget."""
     by_name = defaultdict(list)
-    for name in VARIANTS:
-        by_name[name] = [run(name, table, seed) for seed in range(repetitions)]
+    for name in variants:
+        by_name[name] = [run(name, table, seed, workers) for seed in range(repetitions)]
         values, base = np.array(by_name[name]), np.array(by_name["front"])
         row: dict[str, object] = {"table": table, "variant": name, "repetitions": repetitions}
         row |= {f"hv_{k}": f"{mean:.4f}" for k, mean in zip(BUDGETS, values.mean(axis=0), strict=True)}
@@ -151,14 +152,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repetitions", type=int)
     parser.add_argument("--table", choices=list(TABLES))
+    parser.add_argument("--workers", type=int, default=WORKERS)
+    parser.add_argument("--variants", nargs="+", choices=list(VARIANTS), help="beside `front` (default: all)")
     asked = parser.parse_args()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     for table in [asked.table] if asked.table else TABLES:
         found = []
-        for row in rows_of(table, asked.repetitions or REPETITIONS):
+        variants = ["front", *asked.variants] if asked.variants else list(VARIANTS)
+        for row in rows_of(table, asked.repetitions or REPETITIONS, asked.workers, variants):
             print("  ".join(f"{key} {value}" for key, value in row.items()), flush=True)
             found.append(row)
-        if asked.repetitions is None:
+        if asked.repetitions is None and asked.variants is None and asked.workers == WORKERS:
             write_csv(RESULTS / "front_ablation.csv", found, packages=PACKAGES, key="table")
 
 

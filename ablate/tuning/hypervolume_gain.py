@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 
-import moocore
 import numpy as np
 import scipy
 from numpy.typing import NDArray
+
+from ablate.core.objectives import nondominated_losses
 
 Array = NDArray[np.float64]
 CELLS = 10_000  # of the grid of a front, at most; of a longer front, points at even distances by loss are taken
@@ -31,7 +32,7 @@ def expected_gain(
     kept = (front < reference[:-1]).all(axis=1) & (losses < reference[-1])
     front, losses = front[kept], losses[kept]
     if len(front):  # dominated points change no height
-        kept = np.asarray(moocore.is_nondominated(np.column_stack([front, losses])))
+        kept = np.array(nondominated_losses(np.column_stack([front, losses])))
     front, losses = _thinned(front[kept], losses[kept])
     edges = [np.append(np.unique(column), end) for column, end in zip(front.T, reference, strict=False)]
     edges = [np.concatenate([[-np.inf], each]) for each in edges]
