@@ -1,11 +1,12 @@
 """What `front` finds when many trials run at a time, on a made-up loss; 8, 64 and 512 workers.
 
-    python benchmarks/many_workers.py                   # 5 repetitions, half an hour; results/many_workers.csv
+    python benchmarks/many_workers.py                   # 5 repetitions, a quarter of an hour; results/many_workers.csv
     python benchmarks/many_workers.py --repetitions 2   # printed only
 
 Each worker has a trial; trials end after .8 to 1.2 times the same while, and then the search is asked for the next
-one. `hv_half` and `hv` are the hypervolumes of the networks of the trials that have ended after half and all of four
-rounds of the workers, by their loss without noise; the sampler is told of losses with noise. Differences from `front` are paired, with 95% t intervals. `cpu_ms` is the CPU time of a trial.
+one. `hv_half` and `hv` are the hypervolumes of the networks of the trials that have ended after half and all of three
+rounds of the workers, by their loss without noise; the sampler is told of losses with noise. Differences from `front`
+are paired, with 95% t intervals. `cpu_ms` is the CPU time of a trial.
 
     front               as it is: while 128 or more trials run, one model makes a suggestion for each 64 of them
     a model each        one model for each suggestion
@@ -41,7 +42,7 @@ from ablate.tuning.suggester import Suggester
 from ablate.tuning.trial_progress import TrialProgress
 
 SPACE = {"width": {"int": [8, 256], "step": 4}, "mlp": {"int": [1, 512]}}
-NOISE, ROUNDS, NEVER = 0.004, 4, 10**9
+NOISE, ROUNDS, NEVER = 0.004, 3, 10**9
 VARIANTS: dict[str, tuple[tuple[str, Any], ...]] = {
     "front": (),
     "a model each": (("ablate.tuning.suggester.TOGETHER", NEVER),),
