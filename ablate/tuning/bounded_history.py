@@ -28,7 +28,7 @@ class BoundedHistory:
     trials by non-dominated rank, then pruned ones, then those that violate a constraint. Of a rank that does not fit,
     trials are taken at even distances along the first objective. `keys` gives each trial, in the order of their
     numbers, a key; the sample has those with the smallest. So the choice follows from the trials alone, and changes
-    little between suggestions.
+    little between suggestions. `finished` and `running` count all trials that end in an answer and all unfinished ones.
     """
 
     objectives: int
@@ -36,8 +36,8 @@ class BoundedHistory:
     most: int = MOST
     _rows: NDArray[np.float64] = field(init=False)
     _row_of: dict[int, int] = field(default_factory=dict)
-    _finished: int = 0
-    _open: int = 0
+    finished: int = 0
+    running: int = 0
 
     def __post_init__(self) -> None:
         self._rows = np.empty((0, COLUMNS + self.objectives))
@@ -49,12 +49,7 @@ class BoundedHistory:
         Optuna takes a tenth of those that it sees. Of a bounded history that would be too few to cover the front, so a
         tenth of all trials is taken, as long as the best ones are shown.
         """
-        return None if self._finished <= self.most else min(math.ceil(0.1 * self._finished), int(BEST * self.most))
-
-    @property
-    def running(self) -> int:
-        """How many trials are unfinished."""
-        return self._open
+        return None if self.finished <= self.most else min(math.ceil(0.1 * self.finished), int(BEST * self.most))
 
     def put(self, trial: FrozenTrial) -> None:
         """Add a trial, or replace the one with its number; trials are added in increasing order of number."""
@@ -66,22 +61,22 @@ class BoundedHistory:
                 more[:, 3] = self.keys.random(len(more))
                 self._rows = np.concatenate([self._rows, more])
         else:
-            self._finished -= self._rows[row, 1] < OPEN
-            self._open -= self._rows[row, 1] == OPEN
+            self.finished -= self._rows[row, 1] < OPEN
+            self.running -= self._rows[row, 1] == OPEN
         kind, score, losses = _standing(trial, self.objectives)
         self._rows[row, :3] = trial.number, kind, score
         self._rows[row, COLUMNS:] = losses
-        self._finished += kind < OPEN
-        self._open += kind == OPEN
+        self.finished += kind < OPEN
+        self.running += kind == OPEN
 
     def chosen(self) -> list[int] | None:
         """Return the numbers of the trials that the sampler sees, in rising order; None if it sees all."""
-        running = int(RUNNING * self.most)
-        if self._finished <= self.most and self._open <= running:
+        most_running = int(RUNNING * self.most)
+        if self.finished <= self.most and self.running <= most_running:
             return None
         rows = self._rows[: len(self._row_of)]
         picked = self._of_finished(rows)
-        picked[np.flatnonzero(rows[:, 1] == OPEN)[-running:]] = True
+        picked[np.flatnonzero(rows[:, 1] == OPEN)[-most_running:]] = True
         return [int(number) for number in rows[picked, 0]]
 
     def _of_finished(self, rows: NDArray[np.float64]) -> NDArray[np.bool_]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import moocore
@@ -66,18 +66,21 @@ class _Pool:
     losses: Array
     reference: Array
     chances: Array
+    _taken: list[int] = field(default_factory=list)
     _spread: Array | None = None
 
     def gains(self) -> Array:
-        """Return the expected gain of each candidate."""
+        """Return the expected gain of each candidate, minus infinity for one that was taken."""
         gain = expected_gain(
             self.costs, self.mean, self.deviation, front=self.front, losses=self.losses, reference=self.reference
         )
-        return gain * self.chances
+        gain *= self.chances
+        gain[self._taken] = -np.inf
+        return gain
 
     def take(self, place: int) -> None:
-        """Let a candidate count as a trial that runs: as if it ended as predicted; it is not proposed again."""
-        self.chances[place] = 0.0
+        """Let a candidate count as a trial that runs: as if it ended as predicted."""
+        self._taken.append(place)
         if self._spread is None:
             self._spread = self.model.process.spread(self.places)
         part = self.model.process.added(self.places, self._spread, place)
@@ -144,14 +147,19 @@ class FrontSampler(BaseSampler):
         return first
 
     def _best(self, pool: _Pool, rows: Array, count: int) -> Iterator[dict[str, Any]]:
-        """Yield the best candidate that is new and can be trained, then the best beside it, and so on."""
-        for left in reversed(range(count)):
+        """Yield the best candidate that is new and can be trained, or the best one; then the best beside it; and so on.
+
+        It ends where none is left that can be trained.
+        """
+        for made in range(count):
             order = np.argsort(-pool.gains(), kind="stable")[:ASKED]
             accepted = (place for place in order if self._known.accepts(self._space.values(rows[place])))
-            chosen = int(next(accepted, order[0]))
+            chosen = next(accepted, None if made else order[0])
+            if chosen is None:
+                return
             yield self._space.values(rows[chosen])
-            if left:
-                pool.take(chosen)
+            if made + 1 < count:
+                pool.take(int(chosen))
 
     def sample_independent(
         self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution

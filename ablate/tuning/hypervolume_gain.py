@@ -32,8 +32,9 @@ def expected_gain(
     kept = (front < reference[:-1]).all(axis=1) & (losses < reference[-1])
     front, losses = front[kept], losses[kept]
     if len(front):  # dominated points change no height
-        kept = np.array(nondominated_losses(np.column_stack([front, losses])))
-    front, losses = _thinned(front[kept], losses[kept])
+        standing = np.array(nondominated_losses(np.column_stack([front, losses])))
+        front, losses = front[standing], losses[standing]
+    front, losses = _thinned(front, losses)
     edges = [np.append(np.unique(column), end) for column, end in zip(front.T, reference, strict=False)]
     edges = [np.concatenate([[-np.inf], each]) for each in edges]
     heights, level = np.unique(_heights(front, losses, edges, reference[-1]), return_inverse=True)

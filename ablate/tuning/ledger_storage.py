@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Container, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import cached_property
 from typing import Any
 
 from optuna.distributions import BaseDistribution
@@ -22,12 +21,14 @@ _THEN = datetime(2000, 1, 1, tzinfo=UTC)  # samplers never read times
 
 
 class _Told(FrozenTrial):
-    """A trial that looks for its constraints once: TPE asks each trial for them once for each parameter."""
+    """A trial that has its constraints at hand: TPE asks each trial for them once for each parameter."""
 
-    @cached_property
+    violations: dict[str, float]
+
+    @property
     def constraints(self) -> dict[str, float]:
         """The violations by constraint."""
-        return super().constraints
+        return self.violations
 
 
 def freeze(
@@ -56,7 +57,8 @@ def freeze(
         system_attrs=dict(attrs or {}),
         intermediate_values=dict(intermediate or {}),
     )
-    for name, violation in (constraints or {}).items():
+    trial.violations = dict(constraints or {})
+    for name, violation in trial.violations.items():
         trial.set_constraint(name, violation)
     return trial
 

@@ -37,8 +37,8 @@ class SamplerRequest:
     `seed` is used for this suggestion only. `rejected` holds the trial attributes of the previous suggestion if that
     one was refused. `design` returns the trials of a designed comparison that are left, by place and in order. `good`
     is the number of trials that TPE takes as good ones where it sees a choice of a long history (see BoundedHistory),
-    otherwise None. `known` is None unless exactly one objective is learned from trials. A sampler may make up to
-    `further` more suggestions, which are taken from its attribute `further` if it has one.
+    otherwise None. `known` is None unless exactly one objective is learned from trials. A sampler may leave up to
+    `further` more suggestions, as Optuna's values, in an attribute of this name: the next ones, while many trials run.
     """
 
     name: str

@@ -198,7 +198,8 @@ class Suggester:
         self, number: int, fixed: Mapping[str, Any] = MappingProxyType({})
     ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
         """Yield (Optuna's values, sampler state) pairs with the values `fixed`, those of the study's sampler first."""
-        while self._further and not fixed:
+        del self._further[0 if fixed else self._further_at_once() :]
+        while self._further:
             yield self._further.pop(0), {"trial": {}, "study": {}}
         rejected: dict[str, Any] = {}
         product = self.dimensions.product()
@@ -214,7 +215,8 @@ class Suggester:
             except SequenceEndedError:
                 return
             rejected = trial_attrs
-            self._further = [] if fixed else list(getattr(sampler, "further", ()))
+            if most := 0 if fixed else self._further_at_once():
+                self._further = list(getattr(sampler, "further", ()))[:most]
             if sequence and fixed:  # its place in the sequence is still to be visited
                 yield inner, {"trial": {}, "study": {}}
             else:
@@ -251,12 +253,12 @@ class Suggester:
             dataset=self.dataset,
             seed=self._seed(number, attempt),
             objectives=len(self.study.objectives),
-            startup_trials=config.startup_trials or STARTUP.get(name, 10),
+            startup_trials=self._startup_trials(),
             options=config.options,
             rejected=rejected,
             design=self.left,
             good=None if self.history.bounded is None else self.history.bounded.good,
-            further=self._further_at_once(),
+            further=0 if fixed else self._further_at_once(),
             known=self._costs.before(
                 accepts=lambda inner: not isinstance(self._judge(number, inner), _Refusal), fixed=fixed
             ),
@@ -269,6 +271,14 @@ class Suggester:
         if not isinstance(sampler, BaseSampler):
             raise RequestError(f"sampler {name!r} must return an Optuna sampler, got {type(sampler).__name__}")
         return sampler
+
+    def _startup_trials(self) -> int:
+        """Return the trials after which the sampler starts: 1 once so many have ended, of which it may see fewer."""
+        asked, bounded = (
+            self.study.sampler.startup_trials or STARTUP.get(self.study.sampler_name, 10),
+            self.history.bounded,
+        )
+        return asked if bounded is None or bounded.finished < asked else 1
 
     def _further_at_once(self) -> int:
         """Return how many suggestions a sampler may make beside one: none up to 127 trials that run."""

@@ -22,6 +22,7 @@ from ablate.engine.training.family import family
 from ablate.study import Study, parse_study
 from ablate.tuning import front_sampler
 from ablate.tuning.candidates import Candidates, _at
+from ablate.tuning.front_sampler import _Model, _Pool
 from ablate.tuning.hypervolume_gain import expected_gain
 from ablate.tuning.search_space import SearchSpace, distribution_of, inner_at_share
 from ablate.tuning.suggester import Suggester
@@ -38,6 +39,17 @@ def front_of(rng: np.random.Generator, costs: int, points: int = 30) -> tuple[np
     drawn = rng.random((points, costs + 1)) + 0.1
     kept = drawn[np.asarray(moocore.is_nondominated(drawn)) if costs else [drawn[:, 0].argmin()]][:10]
     return kept[:, :-1], kept[:, -1]
+
+
+@pytest.mark.parametrize("costs", [1, 2])
+def test_points_beyond_the_reference_count_for_nothing(costs: int) -> None:
+    beyond, reference = np.full((3, costs), 2.0), np.ones(costs + 1)
+    asked = np.full((1, costs), 0.5), np.log([0.5]), np.array([0.1])
+    gains = [
+        expected_gain(*asked, front=front, losses=np.full(len(front), 0.1), reference=reference)
+        for front in (beyond, beyond[:0])
+    ]
+    assert gains[0] == gains[1] > 0
 
 
 @pytest.mark.parametrize("costs", [0, 1, 2, 3])
@@ -267,14 +279,26 @@ def test_a_candidate_that_is_taken_counts_as_one_that_runs() -> None:
     process = Surrogate.of(places, values, groups, parameters)
     asked = rng.random((40, 3))
     mean, deviation = process.predict(asked)
-    spread = process.spread(asked)
-    for chosen in (7, 3, 7):
-        part = process.added(asked, spread, chosen)
-        spread, deviation = np.vstack([spread, part]), np.sqrt(deviation**2 - part**2)
+    pool = _Pool(
+        model=_Model(process, 0.3, 2.0),
+        places=asked,
+        costs=rng.random((40, 1)),
+        mean=0.3 + 2.0 * mean,
+        deviation=2.0 * deviation,
+        front=np.empty((0, 1)),
+        losses=np.empty(0),
+        reference=np.array([1.0, 5.0]),
+        chances=np.ones(40),
+    )
+    for chosen in (7, 3, 19):
+        pool.take(chosen)
         places, values = np.vstack([places, asked[chosen]]), np.append(values, mean[chosen])
         again, left = Surrogate.of(places, values, groups, parameters).predict(asked)
-        assert again == pytest.approx(mean, abs=1e-9)
-        assert left == pytest.approx(deviation, abs=1e-9)
+        assert 0.3 + 2.0 * again == pytest.approx(pool.mean, abs=1e-9)
+        assert 2.0 * left == pytest.approx(pool.deviation, abs=1e-8)
+    assert pool.front == pytest.approx(pool.costs[[7, 3, 19]])
+    assert pool.losses == pytest.approx(np.exp(pool.mean[[7, 3, 19]]))
+    assert list(np.flatnonzero(np.isinf(pool.gains()))) == [3, 7, 19]
 
 
 @pytest.mark.parametrize(("deterministic", "fits"), [(None, 2), (132, 4)])
@@ -290,7 +314,13 @@ def test_one_model_makes_several_suggestions_while_many_trials_run(
         running = [search.next_trial() for _ in range(128)]
         fitted.clear()
         asked = [search.next_trial() for _ in range(4)]
-    assert len(fitted) == fits
+        assert len(fitted) == fits
+        for config in running + asked:
+            run_trial(search, config)
+        fitted.clear()
+        assert search.next_trial() is not None
+        assert search.next_trial() is not None
+    assert len(fitted) == 2  # none of what was proposed beside trials that have ended is left
     space = Candidates(dimensions=SearchSpace.of(study.space_for("digits")))
     places = space.coordinates(space.rows(space.dimensions.encode(c.parameters) for c in [*running, *asked]))
     distances = np.linalg.norm(places[:, None] - places, axis=2)[~np.eye(len(places), dtype=bool)]
@@ -359,6 +389,17 @@ def test_what_was_best_in_another_study_is_looked_for_here() -> None:
     both = [suggester.history.get_trial(-1).params, suggester.dimensions.encode(found.config.parameters)]
     one, other = space.coordinates(space.rows(both))
     assert np.linalg.norm(one - other) < 0.4
+
+
+def test_more_random_trials_can_be_asked_for_than_the_sampler_sees(monkeypatch: pytest.MonkeyPatch) -> None:
+    fitted: list[int] = []
+    monkeypatch.setattr(front_sampler, "fit", lambda *given: fitted.append(1) or fit(*given))
+    study = front_study(objectives=BOUNDED, sampler={"startup_trials": 400}, budget={"trials": 500})
+    suggester = Suggester(study=study, dataset="digits", measure=measure_by(size_of), facts=lambda: SHAPE)
+    for count, random in ((390, True), (410, False)):
+        tell(suggester, study, count)
+        assert suggester.suggest(count) is not None
+        assert bool(fitted) != random
 
 
 @pytest.mark.parametrize(
