@@ -9,8 +9,8 @@
 One process is the driver: search, ledger (SQLite), tracker, then what is read of the finished study (a resumed search,
 status, plan, report page). Its workers are simulated: each holds a trial, and they report one after another, after
 `--seconds` of a simulated clock for a trial (from .8 to 1.2 times as long) and as soon as the driver has time. After
-`--sync-every` reports of each worker the tracker is brought up to date, as the driver does once a second. `busy` is the
-share of the workers' time in which they train, from their first trial until the last one has begun. The sampler `front`
+`--sync-every` reports of each worker the tracker is brought up to date, off this clock. `busy` is the share of the
+workers' time in which they train, from their first trial until the last one has begun. The sampler `front`
 searches the space of search_spaces/digits.yaml, where sizes are known; the others a function's. Garbage
 is collected as often as by the commands: rarely, except while the workers report. Each size runs in a new process, so
 that the peak memory is that of the size. "late / early" is the CPU time of a call in the last tenth of the run over
@@ -183,8 +183,8 @@ def drive(search: Any, asked: argparse.Namespace, meter: Meter, sync: Callable[[
             pace = random.Random(held[worker].key.number).uniform(0.8, 1.2)
             seconds = asked.seconds * pace / asked.reports
             heapq.heappush(due, (clock + seconds, worker))
-            if more and not first:
-                trained, waited = trained + seconds, waited + clock - when
+            if more:
+                trained, waited = trained + seconds, waited + (0.0 if first else clock - when)
         calls += 1
         if calls % (asked.sync_every * asked.workers) == 0:
             with meter.part("tracking"):
