@@ -10,7 +10,7 @@ users, has two processes of one thread that train, and is killed after `--second
 so imports and Ray's start count. All train with the same code, seeds, epochs and batch size. A repetition runs the four
 with one seed and begins with another one each time.
 
-    ablate     `ablate search` with its defaults: Ray, TPE on both objectives, `asha`; no tracker. Ledger and
+    ablate     `ablate search` with its defaults: Ray, `front` on both objectives, `asha`; no tracker. Ledger and
                checkpoints are written; the others write neither.
     Ray Tune   OptunaSearch and ASHAScheduler on val_accuracy alone, actors reused (live_tune.py); rungs as ours
     Optuna     TPESampler on both objectives, two processes (live_optuna.py); no stopping, which Optuna refuses
