@@ -152,8 +152,13 @@ class FrontSampler(BaseSampler):
         It ends where none is left that can be trained.
         """
         for made in range(count):
-            order = np.argsort(-pool.gains(), kind="stable")[:ASKED]
-            accepted = (place for place in order if self._known.accepts(self._space.values(rows[place])))
+            gains = pool.gains()
+            order = np.argsort(-gains, kind="stable")[:ASKED]
+            accepted = (
+                place
+                for place in order
+                if gains[place] > -np.inf and self._known.accepts(self._space.values(rows[place]))
+            )
             chosen = next(accepted, None if made else order[0])
             if chosen is None:
                 return

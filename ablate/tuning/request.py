@@ -39,6 +39,7 @@ class SamplerRequest:
     is the number of trials that TPE takes as good ones where it sees a choice of a long history (see BoundedHistory),
     otherwise None. `known` is None unless exactly one objective is learned from trials. A sampler may leave up to
     `further` more suggestions, as Optuna's values, in an attribute of this name: the next ones, while many trials run.
+    It is 0 for samplers of one's own.
     """
 
     name: str

@@ -97,6 +97,7 @@ class Suggester:
             dataset=self.dataset,
             dimensions=self.dimensions,
             measure=self.measure,
+            count=self._twins.count,
             facts=self.facts,
         )
 
@@ -273,17 +274,21 @@ class Suggester:
         return sampler
 
     def _startup_trials(self) -> int:
-        """Return the trials after which the sampler starts: 1 once so many have ended, of which it may see fewer."""
-        asked, bounded = (
-            self.study.sampler.startup_trials or STARTUP.get(self.study.sampler_name, 10),
-            self.history.bounded,
-        )
-        return asked if bounded is None or bounded.finished < asked else 1
+        """Return the trials after which the sampler starts: 1 once there are more of them than it can be shown."""
+        name, bounded = self.study.sampler_name, self.history.bounded
+        asked = self.study.sampler.startup_trials or STARTUP.get(name, 10)
+        if bounded is None or asked <= bounded.most // 2:
+            return asked
+        return 1 if bounded.finished + bounded.running * (name == "front") >= asked else asked
 
     def _further_at_once(self) -> int:
         """Return how many suggestions a sampler may make beside one: none up to 127 trials that run."""
         bounded = self.history.bounded
-        return 0 if bounded is None or self.study.deterministic is not None else max(bounded.running // TOGETHER - 1, 0)
+        return (
+            0
+            if bounded is None or self.study.deterministic is not None
+            else max(int(bounded.running) // TOGETHER - 1, 0)
+        )
 
     def _seed(self, number: int, attempt: int) -> int:
         return int(stream(self.study.seed, self.dataset, number, "sampler", attempt).integers(2**32))

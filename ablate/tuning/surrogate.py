@@ -66,7 +66,7 @@ class Surrogate:
     def added(self, places: Array, spread: Array, chosen: int) -> Array:
         """Return the part [m] that a value at one of the places would add to their `spread`."""
         across = _covariance(places[[chosen]], places, self.groups, self.parameters)[0] - spread[:, chosen] @ spread
-        found: Array = across / np.sqrt(across[chosen] + np.exp(self.parameters[-1]) + LEAST_NOISE)
+        found: Array = across / np.sqrt(max(across[chosen], 0.0) + np.exp(self.parameters[-1]) + LEAST_NOISE)
         return found
 
     def mean(self, places: Array) -> Array:

@@ -156,8 +156,8 @@ def verdict_answers(study: Study, table: pl.DataFrame, cells: pl.DataFrame | Non
 def verdict_sentence(row: Row, rows: Sequence[Row] = ()) -> str:
     """Return `non-inferior at a margin of 0.5 points: loses 0.12 points (95% interval 0.05 to 0.2, 10 seeds)`.
 
-    *Superior* and *harmful* are differences from zero, so they name a margin only if the remark does. `rows` are those
-    of the row's metric and column, beside which a placebo is described.
+    *Superior* and *harmful* are differences from zero, so they name a margin only where the remark does. `rows` are
+    those of the row's metric and column, beside which a placebo is described.
     """
     if _is_noise(row):
         return _noise_text(row, rows)
@@ -166,15 +166,16 @@ def verdict_sentence(row: Row, rows: Sequence[Row] = ()) -> str:
     if row["difference"] is None or math.isnan(row["difference"]) or (row["over"] != "seeds" and row["low"] is None):
         return f"{row['verdict']}: {row['remark']}."
     metric, star = row["metric"], "*" if row["scaled"] else ""
-    text = f"{row['verdict']}, "
-    if row["verdict"] not in (SUPERIOR, HARMFUL) or "margin" in row["remark"]:
-        text = f"{row['verdict']} at a margin of {unit_text(metric, row['margin'])}: "
+    margin, remark = f"margin of {unit_text(metric, row['margin'])}", row["remark"]
+    text = f"{row['verdict']} at a {margin}: "
+    if row["verdict"] in (SUPERIOR, HARMFUL):
+        text, remark = f"{row['verdict']}, ", remark.replace("the margin", f"the {margin}")
     text += f"{change_text(metric, row['difference'], star)} ({_span(row, star)})"
     if row["verdict"] == INCONCLUSIVE and row["detectable"] is not None:
         text += f"; the smallest detectable effect is {unit_text(metric, row['detectable'])}"
         if row["seeds_needed"] is not None and row["seeds_needed"] > row["n"]:
             text += f", and {row['seeds_needed']} {row['over']} find an equal variant non-inferior with 80% power"
-    return f"{text}{'; ' * bool(row['remark'])}{row['remark']}."
+    return f"{text}{'; ' * bool(remark)}{remark}."
 
 
 def unit_text(metric: str, value: float) -> str:
