@@ -60,7 +60,7 @@ def _objective_faults(study: Study) -> Iterator[Fault]:
             yield Fault(path=f"objectives.{index}.reference", value=objective.reference, rule=rule)
     if study.sampler_name == "front" and study.learned_objective is None:
         rule = "this sampler needs exactly one objective that is not a size counted before training"
-        yield Fault(path="sampler.name", value="front", rule=rule, hint="Of your own code it is params. Take tpe.")
+        yield Fault(path="sampler.name", value="front", rule=rule, hint="Take tpe.")
     if study.confirm is not None:
         yield from _margin_faults(study, "confirm.margin", study.confirm.margin)
 

@@ -194,8 +194,7 @@ class SamplerConfig(Section):
 
     name: str | None = None
     """front, tpe, nsga2, gp, qmc, random, grid, design, or an import path. Default: front if exactly one objective is
-    learned from trials and the others are counted on the network before, otherwise tpe. Named beside a function, front
-    counts the parameters of its networks before training."""
+    learned from trials and the others are counted on the network before, otherwise tpe."""
     startup_trials: Annotated[int, Field(ge=1)] | None = None
     """Random trials per data set before a model-based sampler starts. Default: 5 for front, 10 for the others."""
     options: dict[str, Any] = Field(default_factory=dict)

@@ -151,11 +151,9 @@ class Study(Sectioned):
     def learned_objective(self) -> int | None:
         """Return the place of the only objective that trials tell; None if several are, or none.
 
-        Sizes of the built-in family are counted before training. The number of parameters of your own code is where the
-        file names the sampler front; otherwise it comes with the reports.
+        Sizes of the built-in family are counted before training, those of your own code come with its reports.
         """
-        own = ("params",) if self.sampler.name == "front" else ()
-        known = SIZE_METRICS if self.trainable in TRAINABLES.names() else own
+        known = SIZE_METRICS if self.trainable in TRAINABLES.names() else ()
         found = [place for place, objective in enumerate(self.objectives) if objective.metric not in known]
         return found[0] if len(found) == 1 else None
 

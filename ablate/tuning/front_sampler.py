@@ -291,6 +291,6 @@ class FrontSampler(BaseSampler):
             drawn = self._costs(self._space.placed(self._space.draw(pool, POOL), {}))[:, 1:]
             known = np.concatenate([drawn, history.costs])
             least, most = np.nanmin(known, axis=0), np.nanmax(known, axis=0)
-            beyond = most + MARGIN * (most - least)
+            beyond = most + MARGIN * np.where(most > least, most - least, 1.0)
             given = [beyond[place] if own is None else own for place, own in enumerate(given)]
         return np.array([*given, loss], dtype=float)

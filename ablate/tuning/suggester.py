@@ -97,7 +97,6 @@ class Suggester:
             dataset=self.dataset,
             dimensions=self.dimensions,
             measure=self.measure,
-            count=self._twins.count,
             facts=self.facts,
         )
 

@@ -47,7 +47,7 @@ class TwinSizes:
         if other is None:
             return settings
         reduced = self.study.settings_of(self.dataset, {**parameters, VARIANT: other})
-        target, whole = self.count(reduced), self.count(settings)
+        target, whole = self._count(reduced), self._count(settings)
         if target is None or whole is None:
             raise self._fault("the sizes of its networks are not known before training, so a twin has no size to match")
         if target >= whole:
@@ -86,10 +86,10 @@ class TwinSizes:
             narrowed = settings.at_width(name, width)
         except ValidationError:
             return None
-        count = self.count(narrowed)
+        count = self._count(narrowed)
         return None if count is None else (count, narrowed)
 
-    def count(self, settings: TrainableSettings) -> int | None:
+    def _count(self, settings: TrainableSettings) -> int | None:
         """Return the parameters of a network, counted on the built module or by running the user's function."""
         key = settings.model_dump_json()
         if key not in self._counts:
