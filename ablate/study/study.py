@@ -148,13 +148,14 @@ class Study(Sectioned):
         return self.study if self.scale == 1 else f"{self.study}-scale-{self.scale:g}"
 
     @property
-    def learned_objective(self) -> int | None:
-        """Return the place of the only objective that trials tell; None if several are, or none.
+    def counted(self) -> tuple[str, ...]:
+        """Return the metrics that are counted before training: sizes of the built-in family; other code reports them."""
+        return SIZE_METRICS if self.trainable in TRAINABLES.names() else ()
 
-        Sizes of the built-in family are counted before training, those of your own code come with its reports.
-        """
-        known = SIZE_METRICS if self.trainable in TRAINABLES.names() else ()
-        found = [place for place, objective in enumerate(self.objectives) if objective.metric not in known]
+    @property
+    def learned_objective(self) -> int | None:
+        """Return the place of the only objective that trials tell; None if several are, or none."""
+        found = [place for place, objective in enumerate(self.objectives) if objective.metric not in self.counted]
         return found[0] if len(found) == 1 else None
 
     @property

@@ -11,7 +11,6 @@ from pydantic import ValidationError
 
 from ablate.core.config import DatasetFacts, Size
 from ablate.core.objectives import SIZE_METRICS, constraint_text, loss, violation
-from ablate.core.registry import TRAINABLES
 from ablate.tuning.request import Known
 from ablate.tuning.search_space import SearchSpace
 from ablate.tuning.twins import Measure
@@ -46,7 +45,7 @@ class KnownCosts:
             deciding=self._deciding,
             distinct=AT_ONCE if settings.is_counted_at_once(self.study.given_for(self.dataset)) else BUILT,
             references=[None if o.reference is None else loss(o, o.reference) for o in self.study.objectives],
-            constraints=[constraint_text(c) for c in self.study.constraints if c.metric not in SIZE_METRICS],
+            constraints=[constraint_text(c) for c in self.study.constraints if c.metric not in self.study.counted],
             fixed=fixed,
         )
 
@@ -76,7 +75,7 @@ class KnownCosts:
     @cached_property
     def _is_asked(self) -> bool:
         asked = [o.metric for o in self.study.objectives] + [c.metric for c in self.study.constraints]
-        return self.study.trainable in TRAINABLES.names() and bool(set(asked) & set(SIZE_METRICS))
+        return bool(set(asked) & set(self.study.counted))
 
 
 def broken_bound(study: Study, size: Size | None) -> Constraint | None:

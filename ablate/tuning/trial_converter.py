@@ -10,7 +10,7 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial
 from optuna.trial import TrialState as Told
 
-from ablate.core.objectives import SIZE_METRICS, constraint_text, losses, violation
+from ablate.core.objectives import constraint_text, losses, violation
 from ablate.core.trial import TrialState
 from ablate.tuning.ledger_storage import freeze
 from ablate.tuning.samplers import IGNORE_PRUNED
@@ -81,7 +81,7 @@ class TrialConverter:
         found = {
             constraint_text(c): violation(c, trial.metric(c.metric))
             for c in self.study.constraints
-            if c.metric not in SIZE_METRICS
+            if c.metric not in self.study.counted
         }
         if not known:
             found[UNSEEN] = 1.0

@@ -14,7 +14,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 
 from ablate.base.errors import StudyFileError
-from ablate.core.config import Size
+from ablate.core.config import DatasetFacts, Size
 from ablate.core.trial import TrialConfig, TrialState
 from ablate.engine.models.settings import InputShape, ModelConfig
 from ablate.engine.training.family import family
@@ -267,6 +267,27 @@ def test_a_learned_bound_is_learned(tmp_path: Path) -> None:
             kept.append(share >= 1 / 3)
             search.report(config.key, report_at(config, 1, rising, train_accuracy=share + 0.5 - 1 / 3))
     assert np.mean(kept[10:]) > 0.7
+
+
+@pytest.mark.parametrize("sampler", ["front", "tpe"])
+def test_a_bound_on_the_size_of_ones_own_network_is_learned(sampler: str) -> None:
+    """A function's size comes with its reports, so no proposal can be refused for it."""
+    study = parse_study(
+        "study: s\ntrainable: a.b:c\nconfig: {width: {int: [1, 1000]}, lr: {float: [0.1, 1.0]}}\nepochs: 1\n"
+        "objectives: [{metric: val_loss, direction: minimize}]\nconstraints: [params <= 300]\nconfirm: null\n"
+        f"sampler: {{name: {sampler}}}\nscheduler: {{name: none}}\n"
+    )
+    suggester = Suggester(study=study, dataset="data", measure=lambda *_: None, facts=DatasetFacts)
+    found = []
+    for number in range(40):
+        new = suggester.suggest(number)
+        assert new is not None
+        width = new.config.parameters["config.width"]
+        found.append(width)
+        means = {"val_loss": 1.0 - width / 1000, "params": float(width)}  # the larger, the better
+        ended = {"state": TrialState.COMPLETE, "epoch": 1, "means": means, "sampler_state": {}, "size": None}
+        suggester.put(TrialProgress(config=new.config, **ended))
+    assert np.mean([width <= 300 for width in found[15:]]) > 0.45  # .3 of random draws
 
 
 def test_trials_that_run_are_not_proposed_beside_again(tmp_path: Path) -> None:
