@@ -149,7 +149,7 @@ class Study(Sectioned):
 
     @property
     def counted(self) -> tuple[str, ...]:
-        """Return the metrics that are counted before training: sizes of the built-in family. Other code reports it."""
+        """Return the metrics that are counted before training: sizes of the built-in family, none of other code."""
         return SIZE_METRICS if self.trainable in TRAINABLES.names() else ()
 
     @property
