@@ -24,7 +24,7 @@ _folders = ExitStack()
 def pack(places: Sequence[Path], *, limit: int = LIMIT_BYTES, every: bool = False) -> bytes:
     """Return the code of packages and modules as a zip archive; raise ResourceError for more than `limit` bytes.
 
-    With `every` it is all files of folders, as in the worktree of a code version, but for links and what git keeps.
+    With `every` these are all files below `places`, except links, `__pycache__` and a worktree's `.git` file.
     """
     files = [each for place in places for each in (_all_files(place) if every else code_files(place))]
     size = sum(file.stat().st_size for file, _ in files)
@@ -51,10 +51,7 @@ def _all_files(place: Path) -> Iterator[tuple[Path, str]]:
 
 
 def unpack(content: bytes) -> Path:
-    """Let this process import what `pack` packed, after all that is installed; return the folder of the files.
-
-    It goes with the process.
-    """
+    """Unpack the result of `pack` into a folder at the end of `sys.path`; return it. It is removed at exit."""
     digest = hashlib.sha256(content).hexdigest()
     if digest in _unpacked:
         return _unpacked[digest]

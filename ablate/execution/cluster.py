@@ -63,8 +63,8 @@ def ray_session(address: str | None, *, check: Callable[[], None] = lambda: None
     """Start a local Ray, or join the one at `address`; end or leave it after the block.
 
     Without an address, the pointer that an earlier `ray start` left behind is ignored. If this process is already
-    connected to a Ray, that one is used and stays connected. `check` is called while a local Ray starts; its exceptions
-    propagate. Raises ResourceError if no cluster answers, and the errors of `own_ray`.
+    connected to a Ray, that one is used and stays connected. `check` is called while a local Ray starts, and may raise
+    KeyboardInterrupt. Raises ResourceError if no cluster answers, and the errors of `own_ray`.
     """
     if ray.is_initialized():
         yield
@@ -145,7 +145,7 @@ def plan(
     cpus_per_trial: float | None,
     grows: bool = False,
 ) -> SlotPlan:
-    """Return how many trials fit; otherwise raise ResourceError with the resources found and what to type.
+    """Return the slots that fit on `nodes`; if none, raise ResourceError with the resources found and what to type.
 
     A cluster that `grows` may have fewer GPUs than `gpus` at the start. Without `cpus_per_trial` a trial holds one CPU,
     or less if GPUs would otherwise be idle for lack of CPUs.
@@ -182,7 +182,7 @@ def plan(
 
 
 def wait_for_nodes(make: Callable[[], SlotPlan], *, seconds: float, check: Callable[[], None]) -> SlotPlan:
-    """Return the plan as soon as enough nodes have joined; raise TooFewError after `seconds`.
+    """Return the plan of `make` as soon as enough nodes have joined; raise its TooFewError after `seconds`.
 
     `check` is called while waiting; its exceptions propagate.
     """

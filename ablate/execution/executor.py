@@ -37,8 +37,8 @@ class Failure:
     """Why a trial cannot continue: a message of one line, and the traceback for an event in the ledger.
 
     `kind` is the cause. `trial` is an error of the trial itself. `memory` is a lack of memory and `died` a killed
-    process, which another attempt may not meet. `pack` is an error that met all trials of a pack, one of which may have
-    caused it. `store` means that checkpoints cannot be written: it ends the driver and is not a fault of the trial.
+    process: another attempt may succeed. `pack` is an error of a whole pack, which one of its trials may have caused.
+    `store` means that checkpoints cannot be written: it ends the driver and is not a fault of the trial.
     """
 
     message: str
@@ -77,9 +77,9 @@ Outcome = Report | Failure | Paused | Crowded
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    """What a worker returns: the outcomes of some trials of its pack, and the size that it has measured, once.
+    """The outcomes of some trials of a worker's pack; `size` is the pack size that it measured, returned once.
 
-    `notes` are for the user, by subject: what the worker noticed of a user's code.
+    `notes` are lines for the user about the user's own code, by subject.
     """
 
     outcomes: Mapping[TrialKey, Outcome]

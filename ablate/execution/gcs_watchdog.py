@@ -12,9 +12,9 @@ from contextlib import contextmanager
 
 from ablate.base.errors import AblateError, ClusterLostError
 
-KNOCK_SECONDS = 2.0
+KNOCK_SECONDS = 2.0  # between two connections
 LOST_SECONDS = 45.0  # Ray itself waits 60 s for an answer
-LEAVE_SECONDS = 52.0
+LEAVE_SECONDS = 52.0  # without an answer, until this process ends itself
 
 
 class GcsWatchdog:

@@ -41,7 +41,7 @@ def submit(address: str, job: Job) -> str:
     """Start `job` on the cluster whose dashboard answers at `address` and return its submission id.
 
     Raises RequestError if `address` is not that of a dashboard, and ResourceError if no dashboard answers or the
-    cluster has no ablate of this version. Nothing is started then.
+    cluster has no ablate of this version. The study is not started then.
     """
     client = _client(address)
     _require_ablate(client, address)

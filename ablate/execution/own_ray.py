@@ -63,7 +63,7 @@ def own_ray(check: Callable[[], None]) -> Iterator[None]:
     """Start a Ray on this machine that other users cannot reach, and end it after the block.
 
     It listens on 127.0.0.1 only and requires a token, which is in the environment of this process and its children. Its
-    session lies in a folder of mode 0700. `check` is called while its raylet starts; its exceptions propagate.
+    session lies in a folder of mode 0700. `check` is called while its raylet starts, and may raise KeyboardInterrupt.
 
     Raises ClusterLostError if it does not start in time ($RAY_raylet_start_wait_time_s, else START_SECONDS), and
     ResourceError if it cannot start at all.
@@ -99,7 +99,7 @@ def _waits() -> dict[str, str]:
 
 
 def _no_proxy() -> dict[str, str]:
-    """Return the variables that keep proxies out of the way between the processes of a Ray on this machine."""
+    """Return the variables by which the processes of a Ray on this machine reach each other without a proxy."""
     former = {name: os.environ.get(name, "") for name in NO_PROXY}
     return {name: ",".join([*filter(None, [value]), *LOOPBACK]) for name, value in former.items()}
 

@@ -28,11 +28,11 @@ TRAINERS = Registry("trainer", {})
 class Assignment:
     """A pack of trials and everything that a process needs to train it.
 
-    `packed` says whether the trials have a group key; one that has none trains alone. With `measure`, the process first
-    measures how many such trials it should train together, at most that many. `device` is a torch device, never
-    `auto`. `trainer`, an import path, takes the place of the trainable's `train`. Parts given by import path are also
+    `packed` says whether the trials have a group key; one that has none trains alone. If `measure` is not 0, the
+    process first measures how many such trials it should train together, at most `measure`. `device` is a torch device,
+    never `auto`. `trainer`, an import path, replaces the trainable's `train`. Parts given by import path are also
     searched for on `search_path`. `code` refers to the user's code in a cluster's object store (`carried_code`), if it
-    was sent. `versions` holds the folders of code versions. A user's code may take `grace_seconds` for its end.
+    was sent. `versions` holds the folders of code versions. A user's code has `grace_seconds` to end by itself.
     """
 
     members: tuple[Member, ...]
@@ -82,7 +82,7 @@ class PackRun:
         return Turn(outcomes=outcomes, notes=take_notes())
 
     def change(self, ended: Sequence[TrialKey], joined: Sequence[Member]) -> None:
-        """Stop those of the trials `ended` that still train, and add others."""
+        """Stop the trials `ended` that still train, and add `joined`."""
         if self._pack is None:
             return
         for key in set(ended) & set(self._keys):
@@ -141,8 +141,8 @@ class PackRun:
     def _for_all(self, error: Exception) -> dict[TrialKey, Outcome]:
         """Return the outcome of every trial after an error of them all.
 
-        A trial of several continues from its checkpoint: in a smaller pack after a lack of memory, otherwise alone, so
-        that the one that caused the error is found.
+        If there are several, each continues from its checkpoint: in a smaller pack after a lack of memory, otherwise
+        alone, so that the one that caused the error is found.
         """
         outcome = outcome_of(error)
         if isinstance(outcome, Failure) and outcome.kind != "store" and len(self._keys) > 1:

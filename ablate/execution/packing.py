@@ -1,4 +1,4 @@
-"""Which trials one worker trains together and what becomes of each of them, alike for both executors."""
+"""Forms packs of trials and commits their outcomes, in the same way for both executors."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ logger = logging.getLogger("ablate.execution")
 class RunningPack:
     """The trials that one worker trains now, by their keys.
 
-    `packed` says whether they have a group key. While the worker has to measure the size of the pack, `measures` is the
-    largest one, otherwise 0. `durable` are the trials that have not trained since their last checkpoint: those that
-    have joined or reported since the worker's last turn.
+    `packed` says whether they have a group key. `measures` is the largest pack size that the worker is to measure, or
+    0. `durable` are the trials that have not trained since their last checkpoint: those that have joined or reported
+    since the worker's last turn.
     """
 
     members: dict[TrialKey, Member]
@@ -47,7 +47,7 @@ def member_of(config: TrialConfig, *, search: Search, store: Place) -> Member:
 class Packing:
     """Forms packs from what the search hands out, and commits what their workers return.
 
-    A pack has up to `most` trials. `auto` lets the worker measure how many it should have, once for each group key.
+    A pack has up to `most` trials. With "auto" a worker measures how many are best, once for each group key.
     Each of `slots()` workers gets its share of the trials that can run, so that none is idle at the end of a study.
     """
 
@@ -106,7 +106,7 @@ class Packing:
         return math.ceil(self.search.most_at_once() / size)
 
     def fill(self, pack: RunningPack) -> tuple[Member, ...]:
-        """Give the free places of a pack that is not over to further trials, and return these."""
+        """Add further trials to the free places of a pack that still has some, and return them."""
         beside = [member.config for member in pack.members.values()]
         group = self._group(beside[0]) if beside else None
         size = None if group is None else self._size(group)

@@ -4,7 +4,7 @@
 
 - `JobConfig(_client_job)`: `ray.init` puts the driver's current folder first on the workers' `sys.path` without it.
 - `ray.init(_node_ip_address, _temp_dir)` and `ray_constants.ENABLE_RAY_CLUSTER`: a Ray that only this machine reaches.
-  The first two are parameters of `ray.init`; Ray replaces 127.0.0.1 by an outer address unless the third is False.
+  Ray replaces 127.0.0.1 by an outer address unless the last is False.
 - `ray_constants.RAY_ENABLE_UV_RUN_RUNTIME_ENV`: under `uv run`, Ray makes a runtime environment of the current folder,
   which it does not upload for such a job. The variable of this name is read when Ray is imported.
 - `client_mode_hook`: RAY_CLIENT_MODE is read when Ray is imported, and makes each call start a Ray Client.
@@ -112,7 +112,7 @@ def start(folder: Path, *, seconds: int, check: Callable[[], None]) -> None:
 def _init(**options: Any) -> None:
     """Call `ray.init` so that workers import no module from the driver's current folder, and without the Ray Client.
 
-    Each assignment carries the search path that a study needs from there.
+    Each Assignment carries the driver's search path, which its worker adds to its own.
     """
     client_mode_hook.is_client_mode_enabled = client_mode_hook.is_client_mode_enabled_by_default = False
     with _replaced(ray_constants, RAY_ENABLE_UV_RUN_RUNTIME_ENV=False):
@@ -155,7 +155,7 @@ def is_own() -> bool:
 
 
 def kill() -> None:
-    """Kill the processes of the local Ray; `ray.shutdown` waits forever for the answer of a frozen raylet."""
+    """Kill the processes of the local Ray, also a frozen raylet."""
     if (node := _node()) is not None:
         node.kill_all_processes(check_alive=False, allow_graceful=False)
 
@@ -215,11 +215,10 @@ def every_death_known() -> Iterator[None]:
 
 @contextmanager
 def actors_of_tune(actor: type) -> Iterator[None]:
-    """Let Tune start `actor` for each of its trials, instead of a Trainable, on a worker that imports nothing of Tune.
+    """Let Tune start `actor` for each of its trials, instead of a Trainable, on a worker that does not import Tune.
 
-    An actor takes a worker that Ray has started, one for each CPU, before there was a trial. This needs no runtime
-    environment, if the workers have WORKER_SETTINGS from this process. Otherwise Tune's is used: Ray then starts a
-    worker for each actor.
+    Ray starts a worker for each CPU in advance. Actors get these if they need no runtime environment, which is so if
+    the workers have WORKER_SETTINGS from this process. Otherwise actors get Tune's, and Ray starts a worker for each.
     """
     from ray.train._internal.storage import StorageContext
     from ray.tune.execution.class_cache import _ActorClassCache
@@ -248,7 +247,7 @@ def _nothing(_: object) -> None:
 
 
 def _on_loopback() -> Any:
-    """Keep 127.0.0.1 as the address of Ray's node, which Ray otherwise replaces by an outer one."""
+    """Keep 127.0.0.1 as the address of Ray's node."""
     return _replaced(ray_constants, ENABLE_RAY_CLUSTER=False)
 
 
@@ -267,7 +266,6 @@ def _only_what_is_needed() -> Iterator[None]:
 
 @contextmanager
 def _patient(seconds: int, check: Callable[[], None]) -> Iterator[None]:
-    """Let Ray wait up to `seconds` for its raylet, as long as the raylet runs and `check` does not raise."""
     ask, begin, deadline = services.get_node, services.start_raylet, time.monotonic() + seconds
     begun: list[Any] = []
 

@@ -102,7 +102,7 @@ class RayExecutor:
     ) -> TuneSession:
         code = ray.put(pack_files(self.code)) if self.code and self.address else None
 
-        @lru_cache(maxsize=2)  # a worker that has a version's code keeps it
+        @lru_cache(maxsize=2)  # the last two: a worker keeps the code that it has unpacked
         def carried(trainable: str) -> Any:
             version = CodeVersion.of(trainable)
             if version is None or not self.address:
@@ -142,7 +142,6 @@ class RayExecutor:
         )
 
     def _request(self, held: SlotPlan) -> NodeRequest | None:
-        """Return the request to Ray's autoscaler, or None without `autoscale`."""
         if self.autoscale is None:
             return None
         most = most_slots(node_resources(), held, gpus=self.gpus, most_nodes=self.autoscale)

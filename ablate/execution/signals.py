@@ -17,9 +17,9 @@ SOON = 1e-3  # seconds; a timer of 0 would be none
 class Interruption:
     """Records a signal until `check()`; the grace time ends after `grace_seconds`, or with a second signal.
 
-    Inside `breakable()` the end of the grace time raises at once. Outside the main thread Python allows no signal
-    handlers, so no signal is recorded. A signal that the process was started to ignore (nohup) stays ignored. The
-    former handlers are restored after the block.
+    Inside `breakable()` the end of the grace time raises KeyboardInterrupt at once. Outside the main thread Python
+    allows no signal handlers, so no signal is recorded. A signal that the process was started to ignore (nohup) stays
+    ignored. The former handlers are restored after the block.
     """
 
     def __init__(self, grace_seconds: float = 0.0) -> None:

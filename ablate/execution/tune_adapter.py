@@ -72,7 +72,7 @@ def run_tune(session: TuneSession, held: SlotPlan, *, pending: int) -> None:
 
 
 class TrialOnWorker(tune.Trainable):
-    """What Tune is told to run; in its place it starts a TrialActor."""
+    """What Tune is given to run; `actors_of_tune` makes it start a TrialActor instead."""
 
 
 def _name(trial: Trial) -> str:
@@ -81,7 +81,6 @@ def _name(trial: Trial) -> str:
 
 @contextmanager
 def _quiet(pending: int) -> Iterator[None]:
-    """Set Tune's environment variables, and silence its warnings and logs."""
     with (
         silence_logger("ray.tune"),
         environment(**TUNE_SETTINGS, **{PENDING_TRIALS: str(pending)}),
@@ -96,7 +95,6 @@ _SESSIONS: dict[str, TuneSession] = {}
 
 @contextmanager
 def _registered(session: TuneSession) -> Iterator[str]:
-    """Register `session` under its token inside the block."""
     _SESSIONS[session.token] = session
     try:
         yield session.token
@@ -171,7 +169,7 @@ class LedgerScheduler(TrialScheduler):
 
 
 def not_set_up(text: str) -> ClusterLostError:
-    """Return the error for workers that cannot start, from the text about one: no trial is at fault."""
+    """Return the error for a worker that cannot start, from Ray's text about it: no trial is at fault."""
     lines = [line.strip() for line in text.rpartition(NOT_SET_UP)[2].splitlines() if line.strip(" .^~")]
     detail = error_text(RuntimeError(lines[-1] if lines else "Ray does not say why"))  # a traceback ends with the error
     return ClusterLostError(

@@ -1,4 +1,4 @@
-"""The one Search of a run beside Ray Tune: what it hands out, takes back, pauses and counts between two events.
+"""Connects the Search of a run to Ray Tune: hands out packs, commits their outcomes, pauses them and counts slots.
 
 Nothing here imports Tune, so that the driver can import Tune while Ray starts.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from ablate.tuning import Search
 
-COUNT_SECONDS = 5.0  # between two counts of what the cluster's nodes hold
+COUNT_SECONDS = 5.0  # between two counts of the packs that fit on the nodes
 REMIND_SECONDS = 60.0  # between two warnings while no node can hold a trial
 
 TRIAL_RUNNING = "RUNNING"  # Tune's status of a trial whose worker has begun
@@ -47,8 +47,8 @@ class TuneSession:
     """The Search of a run and its running packs, each a trial of Tune's; Tune's objects find it by token.
 
     Tune pickles and copies its searcher and scheduler. They hold only a token, so that the Search, with its lock and
-    its ledger connection, is never copied. `slots` counts the workers that fit on the live nodes. `own` is true if this
-    process started the Ray, which no other node can join. `request` is the request to Ray's autoscaler.
+    its ledger connection, is never copied. `slots` counts the workers that fit on the live nodes, and `answers` says
+    whether the cluster answers. `own` is true if this process started the Ray, which no other node can join.
     """
 
     search: Search
@@ -141,12 +141,12 @@ class TuneSession:
         self.running.pop(trial_id, None)
 
     def _places(self) -> int:
-        """Return how many trials fit, at least one; without any node that one waits."""
+        """Return how many packs fit, but at least one, which waits if there is no node."""
         self._count()
         return max(1, self._fit or 0)
 
     def _count(self) -> None:
-        """Count every COUNT_SECONDS how many trials fit, and log changes.
+        """Every COUNT_SECONDS, while the cluster answers, count the packs that fit and repeat the request for nodes.
 
         Raises ClusterLostError if the cluster is gone, or if the local Ray has no live node left.
         """

@@ -1,7 +1,7 @@
 """Atomic checkpoints: safetensors with a checksum; the metadata hold the Report and the trial.
 
-A checkpoint's name contains the attempt that wrote it. A process that was given up and comes back can therefore
-neither overwrite nor remove the checkpoints of a later attempt, nor be mistaken for it.
+A checkpoint's name contains the attempt that wrote it. A process that was replaced but still runs can therefore
+neither overwrite nor remove the checkpoints of a later attempt, and its own are not taken for those.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ class CheckpointId:
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """The state of a trial: last `report`, training time, `tensors`, and what else it needs as JSON in `state`.
+    """The state of a trial: last `report`, seconds of training, `tensors`, and other JSON values in `state`.
 
     `midway` is the additional state of an unfinished epoch (docs/training.md); `metrics` names the means in it. Trials
-    of the family have a `shape`, and tensors as ReplicaGroup.tensors returns them.
+    of the family have a `shape`, and tensors as Layout.tensors returns them.
     """
 
     checkpoint_id: CheckpointId
@@ -147,7 +147,7 @@ def rewrite(place: Place, found: Checkpoint, attempt: int) -> Checkpoint:
 
 def discard(place: Place, epoch: int) -> None:
     """Remove the checkpoints from `epoch` on; raise CheckpointDownError if `place` cannot be written."""
-    with _faults_explained("removed", place):
+    with _faults_explained(f"remove checkpoints in {redact_url(place)}", place):
         folder = open_folder(place)
         for checkpoint_id, name in _newest_first(folder):
             if checkpoint_id.epoch >= epoch:
@@ -286,7 +286,7 @@ def _metadata(packed: bytes) -> dict[str, str]:
     header = json.loads(packed[8 : 8 + length])
     for name, entry in header.items():
         if name != "__metadata__" and math.prod(size for size in entry["shape"] if size) >= 2**63:
-            raise ValueError(f"{name} has the shape {entry['shape']}")  # empty, but torch cannot count it
+            raise ValueError(f"{name} has the shape {entry['shape']}")  # empty, but its size overflows torch's 64 bits
     metadata: dict[str, str] = header["__metadata__"]
     return metadata
 

@@ -35,10 +35,10 @@ Between = Callable[[], None]  # called between two batches; may raise
 
 @dataclass(kw_only=True, eq=False)
 class Trained:
-    """A trial of a pack: its rows are `start` to `start + rows` of the group in the epoch that is trained.
+    """A trial of a pack, whose first row in the group is `start` in the epoch that is trained.
 
-    `begun` are the means of an interrupted epoch, from its checkpoint until training continues. `saved_at` is the
-    pack's time of training at the trial's last checkpoint, and `fault` what ends the trial after this epoch.
+    `begun` holds the means of an interrupted epoch until training continues. `saved_at` is the pack's training time in
+    seconds when the trial joined or last wrote a checkpoint. `fault` is the error that ends the trial after this epoch.
     """
 
     config: TrialConfig
@@ -68,7 +68,7 @@ class Trained:
         return self.replicas.state.alive[:, 0]
 
     def of(self, values: Tensor) -> Tensor:
-        """Return its part of a value per row of the group."""
+        """Return the trial's part of `values`, which has an entry for each row of the group."""
         return values[self.start : self.rows.stop]
 
     def freeze(self, which: Tensor) -> None:
@@ -76,16 +76,16 @@ class Trained:
         self.replicas.state.alive.logical_and_(~which[:, None])
 
     def listed(self, values: dict[str, Tensor]) -> tuple[dict[str, float], ...]:
-        """Return one dictionary of metrics per replicate; all are NaN where a replicate diverged."""
+        """Return a dictionary of metrics per replicate from `values` [R] by name; NaN for a diverged replicate."""
         rows = torch.stack([torch.where(self.alive, value, torch.nan) for value in values.values()]).T.tolist()
         return tuple(dict(zip(values, row, strict=True)) for row in rows)
 
 
 @dataclass(kw_only=True)
 class Common:
-    """What trials of one group key share: task, data, the module and the group that trains its rows.
+    """What the trials of a pack share: task, data, and the group that trains their rows.
 
-    `lined` are the trials whose rows the group holds, in order.
+    `lined` are the trials whose rows the group holds, in order. `judged` is as in TrialPack.
     """
 
     task: Task
@@ -154,7 +154,7 @@ class Common:
         self.lined = trials
 
     def validated(self, trials: Sequence[Trained], between: Between) -> Evaluated:
-        """Return what the rows of `trials`, one after another, score on the validation part."""
+        """Evaluate the rows of `trials`, in this order, on their validation samples."""
         index = torch.cat([trial.parts.validation.index for trial in trials])
         samples = replace(trials[0].parts.validation, index=index)
         return self._evaluated(trials[0], samples, [row for trial in trials for row in trial.rows], between)
@@ -162,8 +162,8 @@ class Common:
     def test_values(self, trial: Trained, between: Between) -> dict[str, Tensor]:
         """Return the metrics of a trial on the test split by name, one value per replicate.
 
-        The values of each sample are written beside the trial's checkpoints, where a metric is their mean. Raises
-        CheckpointDownError if they cannot be.
+        Of metrics that are means over samples, each sample's value is written beside the trial's checkpoints. Raises
+        CheckpointDownError if that fails.
         """
         group = self.group
         if self.test is None:
@@ -178,9 +178,9 @@ class Common:
         return {f"test_{name}": value for name, value in found.items()}
 
     def corpus(self, trial: Trained, samples: Samples, part: str, between: Between) -> dict[str, Tensor]:
-        """Return the task's metrics of the text that the replicates generate; empty for other tasks.
+        """Return the task's metrics of generated text, float64 [R] each; empty for other tasks or without `judged`.
 
-        A trial of such a task trains alone.
+        A trial of such a task trains alone, so all rows of the group are its own.
         """
         if not self.judged or not isinstance(self.task, Decoded):
             return {}
@@ -196,7 +196,7 @@ class Common:
         between: Between,
         each: SampleMeans | None = None,
     ) -> Evaluated:
-        """Evaluate some rows; scores per token and images from disk use the batch size of training."""
+        """Evaluate some rows; scores per token and images from disk use the batch size of training, at most BATCH."""
         large = self.shape.output == "token" or not isinstance(samples.inputs, Tensor)
         most = BATCH
         if self.group.device.type == "cuda":

@@ -21,7 +21,7 @@ from ablate.engine.training.samples import Samples, lengths
 
 
 def check_decoding(task: Task, data: Data, group: ReplicaGroup, config: TrialConfig) -> None:
-    """Raise RequestError if the task scores generated text and the model cannot generate any."""
+    """Raise RequestError if a task with corpus metrics lacks their names, `start`, `end` or a model that generates."""
     if not isinstance(task, Decoded):
         if hasattr(task, "corpus_metrics"):
             raise RequestError(f"task {config.task.task!r} has corpus_metrics but no corpus_names, which name them")

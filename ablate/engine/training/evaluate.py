@@ -20,8 +20,8 @@ from ablate.engine.training.samples import Samples
 PARTS = {"val": "validation", "test": "test"}
 NAMED = 5  # classes named in a line
 BATCH = 256  # samples per replicate: fits a core's cache
-GPU_BATCH = 1024  # the same on a GPU: an evaluation of a small network waits for Python, which launches operations
-GPU_TOKENS = 2**18  # of all replicates in such a batch at most
+GPU_BATCH = 1024  # the same on a GPU, where Python's time to launch operations limits a small network
+GPU_TOKENS = 2**18  # of all replicates in a GPU batch at most, unless BATCH samples have more
 WHOLE = 32  # samples: a replicate's values then fill whole vectors and cache lines, for any shape of a sample
 
 
@@ -69,7 +69,7 @@ class SampleMeans:
         self._pad = pad
         self._sums: dict[str, list[Tensor]] = {}
         self._counts: list[Tensor] = []
-        self._of_batches = True  # whether every loss is one of its batch
+        self._of_batches = True  # whether each loss is constant over its batch
 
     def add(self, values: Mapping[str, Tensor], targets: Tensor) -> None:
         """Add a batch of `values` [R, B, ...], one per target and 0 at padding."""
@@ -79,13 +79,13 @@ class SampleMeans:
             sums = value.flatten(2).sum(-1, dtype=torch.float64) if value.dim() > 2 else value.double()
             self._sums.setdefault(name, []).append(sums.cpu())
         loss = self._sums["loss"][-1]
-        self._of_batches &= bool((loss == loss[:, :1]).all())
+        self._of_batches &= bool(((loss == loss[:, :1]) | loss.isnan()).all())
 
     def values(self) -> dict[str, NDArray[np.float32]]:
-        """Return one value per sample and metric, [R, n], whose mean is the metric's mean over all targets.
+        """Return one value per sample and metric, float32 [R, n], whose mean is the metric's mean over all targets.
 
-        Samples of unequal length enter by the linear part of that mean. A user's loss that is a mean over a batch says
-        nothing of a sample, so it is not among them.
+        For samples of unequal length these are the linear terms of sum / count. A loss that is constant over each batch
+        is a user's mean over a batch, which says nothing about a sample, and is left out.
         """
         count = torch.cat(self._counts, dim=1).double()
         found = {}
@@ -183,8 +183,8 @@ def evaluate(
     `samples.index` has a row for each of `rows`. Metrics over the whole split are among them unless `judged` is False.
     `between` is called before every batch and may raise. `each` gathers the values of every sample.
 
-    `batch` is rounded to a multiple of WHOLE. The last batch is filled up with a sample whose results are dropped.
-    CPU kernels round the end of a tensor by other instructions, and its position must not depend on R.
+    `batch` is rounded to a multiple of WHOLE. The last batch is filled up with a sample whose results are dropped,
+    because CPU kernels round the end of a tensor by other instructions, and results must not depend on R.
     """
     group.module.eval()
     forward = group.forward if len(rows) == group.rows else group.forward_of(rows)

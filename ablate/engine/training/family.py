@@ -56,7 +56,7 @@ class FamilySettings(TrainableSettings):
         return self.model_copy(update={"training": training.model_copy(update=changes)})
 
     def at_width(self, setting: str, width: int) -> Self:
-        """Return the settings with one lowered; with the model's width an MLP of fixed width shrinks in proportion."""
+        """Return the settings with one width lowered; with the model's width, a fixed MLP shrinks in proportion."""
         found = super().at_width(setting, width)
         if setting != self.width_setting or not self.model.mlp:
             return found
@@ -68,7 +68,7 @@ class FamilySettings(TrainableSettings):
         return idle(self.model, self.training, _output(facts))
 
     def effective(self, facts: DatasetFacts | None) -> Self:
-        """Return the common form of all settings that train alike, for comparison and not for training."""
+        """Return the common form of settings that train alike; see `effect.effective`."""
         model, training = effective(self.model, self.training, _output(facts))
         return self.model_copy(update={"model": model, "training": training})
 

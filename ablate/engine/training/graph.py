@@ -24,17 +24,17 @@ WARM_UP = 3  # ordinary steps before a recording: libraries allocate what they n
 COMPILE_FROM = 20_000  # steps of a trial; compiling a block takes some ten seconds
 TOLERANCE = {"float64": 1e-6, "float32": 1e-2, "bfloat16": 0.1}  # of a norm; other kernels round in another order
 COARSE = 0.5  # of the norm of a change of weights in bfloat16: Adam's first steps follow the sign of small gradients
-COMPILED_SETS = 8  # of rows, of one group; the blocks are compiled for each anew
-DRAWING_FROM = "2.14"  # torch: from here on a recording takes in generators, and leaves them intact if it fails
+COMPILED_SETS = 8  # sets of rows of a group, at most, for which its blocks are compiled
+DRAWING_FROM = "2.14"  # the first torch whose recordings take in generators, and leave them intact if they fail
 
 Step = Callable[[ModelInput, Tensor], tuple[Tensor, Tensor]]
 
 
 class Recording(Protocol):
-    """What was recorded; replaying it does the same on the same memory."""
+    """A recorded step, which `replay` repeats on the same memory."""
 
     def replay(self) -> None:
-        """Do it once more."""
+        """Run what was recorded once."""
 
 
 Record = Callable[[Callable[[], None]], Recording]
@@ -43,8 +43,9 @@ Record = Callable[[Callable[[], None]], Recording]
 def training_step(group: ReplicaGroup, task: str, *, steps: int) -> Step:
     """Return the step of a group whose trials make `steps` steps on `task`: on a GPU a replayed one, else `group.step`.
 
-    A module or a loss of a user's own may do things in a step that a recording would do only once: `group.step` too. A
-    recording is made on the current device, so a group on another one gets `group.step`.
+    A module that is not row-native and a user's own task get `group.step` too, because they may do in a step what a
+    recording would do only once. So do dropout before torch DRAWING_FROM, and a group that is not on the current
+    device, where recordings are made.
     """
     device = group.device
     if device.type != "cuda" or not group.row_native or task not in TASKS.names():
@@ -78,7 +79,7 @@ def compile_blocks(group: ReplicaGroup) -> bool:
 
 
 def plain_blocks(group: ReplicaGroup) -> None:
-    """Take back `compile_blocks`."""
+    """Undo `compile_blocks`."""
     for part in group.module.modules():
         vars(part).pop("run_block", None)
 
@@ -86,10 +87,10 @@ def plain_blocks(group: ReplicaGroup) -> None:
 class GraphedStep:
     """`ReplicaGroup.step` of a group, replayed from a recording on fixed buffers.
 
-    It records when WARM_UP steps in a row had the same rows, generators and shape of a batch, and anew when one of
-    these has changed. Before the first replay it makes the same step the ordinary way, compares both, and puts the
-    rows back. If recording or compiling fails, or its numbers differ, one line is logged and training continues
-    without it. What a step returns is overwritten by the next one.
+    It records after WARM_UP steps in a row with the same rows, generators and batch shape, and again after one of these
+    has changed. A first recording is compared with an ordinary step from the same state, which is then restored. If
+    recording or compiling fails, or the results differ, one line is logged and training continues without it. What a
+    step returns is overwritten by the next one.
     """
 
     def __init__(self, group: ReplicaGroup, *, record: Record, compiles: bool = False) -> None:
@@ -122,7 +123,7 @@ class GraphedStep:
         return self._found
 
     def _is_warm(self, x: Tensor, targets: Tensor) -> bool:
-        """Return whether enough steps before this one were like it; forget the recording of others."""
+        """Return whether WARM_UP steps before this one had its rows and batch shape; drop a recording of others."""
         layout = _Layout.of(self._group, x, targets)
         if self._layout is None or not layout.is_same(self._layout):
             self._layout, self._seen, self._recording = layout, 0, None
@@ -148,7 +149,7 @@ class GraphedStep:
             _say("a CUDA graph", error)
 
     def _compile(self, ordinary: dict[str, Tensor]) -> None:
-        """Compile the blocks, and take that back, for good, if they cannot be compiled or their numbers differ."""
+        """Compile the blocks; undo that permanently if they cannot be compiled or their results differ."""
         try:
             self._compiled += 1
             self._compiles = compile_blocks(self._group)
@@ -170,7 +171,7 @@ class GraphedStep:
 
     @torch.no_grad()
     def _tried(self, run: Callable[[], None]) -> dict[str, Tensor]:
-        """Return what `run` does to loss, moments and weights; the rows and generators are then as before."""
+        """Return loss, first moments and change of weights of one `run`; then restore rows and generators."""
         state, generators = self._group.state, self._group.drawing
         changed = [state.weights, state.first, state.second, state.step, state.alive]
         before, drawn = [value.clone() for value in changed], [each.get_state() for each in generators]
@@ -208,7 +209,6 @@ class _Layout:
 
     @staticmethod
     def of(group: ReplicaGroup, x: Tensor, targets: Tensor) -> _Layout:
-        """Return the layout of a group and a batch."""
         batch = (x.shape, x.dtype, targets.shape, targets.dtype)
         return _Layout(state=group.state, factors=group.factors, generators=tuple(group.drawing), batch=batch)
 
@@ -232,7 +232,6 @@ class _Held(StepFactors):
         return self._values
 
     def fill(self, values: Sequence[Tensor]) -> None:
-        """Take the factors of the next step."""
         for mine, value in zip(self._values, values, strict=True):
             mine.copy_(value)
 

@@ -28,8 +28,8 @@ OF_A_TRIAL = {  # settings of training that may differ between the trials of a p
 def group_key(config: TrialConfig, shape: InputShape) -> str | None:
     """Return a text that is equal for trials that can share a pack, or None for a trial that must train alone.
 
-    Alone train: a trial that evaluates another one, an encoder-decoder (its batches have the lengths of one trial's
-    pairs), a network of a user's own builder, and a task that reads its images from disk.
+    These train alone: a trial that evaluates another one, an encoder-decoder (its batches have the lengths of one
+    trial's pairs), a network of a user's own builder, and a task that reads its images from disk.
     """
     settings = family(config)
     alone = config.evaluates is not None or shape.source_tokens > 0 or settings.model.builder != BUILT_IN

@@ -36,7 +36,7 @@ def made_up_scores(shape: InputShape) -> tuple[Tensor, Tensor]:
 
 
 def metric_names(task: Task, shape: InputShape) -> tuple[str, ...] | None:
-    """Return the names of what a trial reports of both splits, or None for a task whose metrics only training tells."""
+    """Return the names of what a trial reports on training and validation samples; None if only training tells."""
     if not isinstance(task, Classification | Decoded | Scored):
         return None
     own = tuple(task.metrics(*(value[None] for value in made_up_scores(shape))))

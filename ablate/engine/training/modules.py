@@ -34,11 +34,11 @@ def plain_module(config: TrialConfig, shape: InputShape) -> nn.Module:
 
 
 def stackable(module: nn.Module, shape: InputShape) -> bool:
-    """Return whether `torch.func.vmap` runs all replicates of a module at once, with the numbers of one alone.
+    """Return whether `torch.func.vmap` can run all replicates of a module at once, with the results of one alone.
 
-    It does not if an operation has no rule for it (an LSTM), if training draws random numbers (dropout), or if a buffer
-    is assigned instead of changed in place. The
-    module is tried on two samples of zeros; its weights, its buffers and global random states do not change.
+    It cannot if an operation has no rule for vmap (an LSTM), if training draws random numbers (dropout), or if a buffer
+    is assigned instead of changed in place. The module is tried on two samples of zeros; its weights, its buffers and
+    torch's random state do not change.
     """
     if getattr(module, "row_native", False):
         return True
@@ -62,7 +62,6 @@ def stackable(module: nn.Module, shape: InputShape) -> bool:
 
 
 def _drawn() -> tuple[object, ...]:
-    """Return the states of the global generators of Python and NumPy."""
     return random.getstate(), str(np.random.get_state(legacy=False))
 
 

@@ -63,10 +63,9 @@ class RowSettings:
 
 
 class StepFactors:
-    """The factors [R, 1] of a step that follow from the settings and each row's step count, many steps at a time.
+    """The factors [R, 1] of each step, from the settings and each row's step count; computed for CHUNK steps at once.
 
-    Powers are taken of vectors of CHUNK steps: on a CPU a kernel rounds the end of a vector by other instructions, so
-    the powers of one step, [R, 1], would depend on R.
+    A CPU kernel rounds the end of a vector by other instructions, so powers [R, 1] of a single step would depend on R.
     """
 
     def __init__(self, optimizer: str, settings: RowSettings, dtype: torch.dtype) -> None:
@@ -77,9 +76,10 @@ class StepFactors:
         self._table, self._next = torch.empty(0), 0
 
     def next(self, step: Tensor) -> tuple[Tensor, ...]:
-        """Return decay, size and epsilon of the step after `step` int64 [R, 1]; each call is one step of each row.
+        """Return the factor of weight decay, the step size and epsilon of the next step, [R, 1] each.
 
-        For sgd these are 1, the learning rate and 0.
+        `step` int64 [R, 1] counts the steps done; only every CHUNK-th call reads it. For sgd the three are 1, the
+        learning rate and 0.
         """
         if self._next == len(self._table):
             self._table, self._next = self._computed(step), 0

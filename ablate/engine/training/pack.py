@@ -23,7 +23,7 @@ from ablate.engine.training.order import epoch_index, keys
 from ablate.engine.training.progress import CADENCE, Cadence, Stopwatch, never
 from ablate.engine.training.samples import ModelInput
 
-STEPS_BETWEEN_CHECKS = 64  # checking on a GPU whether any row is alive blocks until it is idle
+STEPS_BETWEEN_CHECKS = 64  # whether any row is alive; a check waits until a GPU is idle
 OF_ALL = (MemoryError, torch.OutOfMemoryError)  # errors that concern all trials of a pack
 
 Said = dict[TrialKey, Report | Exception]
@@ -36,10 +36,10 @@ class _Paused(Exception):  # noqa: N818 - an event, not an error
 class TrialPack:
     """A pack of trials of the family (see `ablate.core.trainable.Pack`); one trial alone may have any settings.
 
-    `load` returns the data of a trial. With `judged` False, generated text is not scored. `cadence` sets when `pause`
-    is called and how often checkpoints are written between reports. The rows of a trial that has left are given up at
-    the next epoch, and those of new trials join then. A trial that resumes in the middle of an epoch first finishes it
-    beside trials at the same step.
+    `load` returns the data of a trial. With `judged` False, metrics of generated text and of a whole split are left
+    out. `cadence` sets how often `pause` is called and checkpoints are written between reports. When an epoch begins,
+    the rows of trials that have left are removed, and those of new trials added. A trial that resumes in the middle of
+    an epoch first finishes it, together with trials at the same step.
     """
 
     def __init__(
@@ -77,9 +77,9 @@ class TrialPack:
         self._running = ([], Means(None))
 
     def advance(self) -> Mapping[TrialKey, Report | Exception]:
-        """Train until a trial reports, pauses or fails, and return what each such trial has to say; see `Pack`.
+        """Train until a trial reports, pauses or fails; return the report or error of each such trial, as `Pack` says.
 
-        A trial that finds a checkpoint first gives its last report again. Empty if the pack has no trials.
+        A trial that resumes after a report first returns it again. The result is empty if the pack has no trials.
         """
         said = self._joined()
         try:
@@ -92,7 +92,7 @@ class TrialPack:
         return said
 
     def _joined(self) -> Said:
-        """Let the added trials join, and return their stored reports, and the faults of those that cannot."""
+        """Add the queued trials; return their stored reports, and the errors of those that cannot join."""
         said: Said = {}
         queued, self._queued = self._queued, []
         for member in queued:
@@ -110,7 +110,7 @@ class TrialPack:
         return said
 
     def _begun(self, member: Member) -> Trained:
-        """Return a new trial where its newest checkpoint left it."""
+        """Return a new trial, restored from its newest checkpoint if any; raise RequestError for another group key."""
         common, config = self._common, member.config
         if common is None:
             common = Common.of(
@@ -137,7 +137,7 @@ class TrialPack:
         return [trial for trial in self._trials if trial.progress.step == step]
 
     def _epoch(self, trials: list[Trained]) -> Said:
-        """Train an epoch of `trials`, or the rest of it, and return what they have to say."""
+        """Train an epoch of `trials`, or the rest of it, and return their reports and errors."""
         common = self._common
         assert common is not None
         common.line_up(trials)
@@ -161,7 +161,7 @@ class TrialPack:
         return said
 
     def _reported(self, trial: Trained, metrics: tuple[dict[str, float], ...]) -> Report | Exception:
-        """Return the report of the epoch that has ended, with a durable checkpoint, or why that is not possible."""
+        """Write the checkpoint of the epoch that has ended; return its report, or the error if that fails."""
         final = trial.progress.epoch == trial.config.epochs
         report = Report(
             epoch=trial.progress.epoch,
@@ -200,7 +200,7 @@ class TrialPack:
         return means
 
     def _begin(self, common: Common, trials: list[Trained]) -> Means:
-        """Key the dropout of an epoch of `trials`, and return its means so far."""
+        """Seed the dropout of an epoch of `trials`, unless a checkpoint restored it; return the means so far."""
         group = common.group
         begun = [trial.begun for trial in trials if trial.begun is not None]
         means = Means.joined(begun) if begun else Means(group.pad)
@@ -228,8 +228,8 @@ class TrialPack:
     ) -> dict[TrialKey, tuple[dict[str, float], ...]]:
         """Return the metrics of the reports that are due, one dictionary per replicate.
 
-        Between two batches it may pause. At that point only `alive` has changed, and repeating that change has no
-        effect. A fault that only one trial has is kept in it.
+        May raise _Paused between two batches. Of the training state only `alive` has changed then, and a resumed trial
+        repeats that change. An error of one trial alone is stored as its `fault`.
         """
         validation = common.validated(trials, self._ask)
         found, start = {}, 0
@@ -279,7 +279,7 @@ class TrialPack:
                         trial.fault = error
 
     def _paused(self) -> Said:
-        """Write a checkpoint of every trial, and return what ends each."""
+        """Write a checkpoint of every trial, and return the error that ends each."""
         self._settle()
         self._clock.stop()
         running, means = self._running
@@ -296,7 +296,7 @@ class TrialPack:
         return said
 
     def _settle(self) -> None:
-        """Add the time of training since the last call to the trials that are trained, to each by its rows."""
+        """Divide the training time since the last call among the running trials, in proportion to their rows."""
         seconds, (trials, _) = self._clock.seconds(), self._running
         rows = sum(len(trial.rows) for trial in trials)
         for trial in trials:
@@ -319,7 +319,7 @@ def _is_due(trial: Trained) -> bool:
 
 @contextmanager
 def _keyed_global_generator(trial: Trained, device: torch.device) -> Iterator[None]:
-    """Key the draws that a user's module makes from torch's global generator (dropout), and restore its state."""
+    """Seed torch's global generator, from which a user's module may draw, in the block; restore it afterwards."""
     key = keys(trial.config, "dropout", trial.progress.epoch + 1)[0]
     on_cpu = device.type == "cpu"
     with torch.random.fork_rng(devices=[] if on_cpu else [device], device_type="cuda" if on_cpu else device.type):

@@ -27,7 +27,7 @@ from ablate.engine.training.state import RowState
 from ablate.engine.training.timing import stand_in_data
 
 NEAR = 0.05  # share of the best throughput that a smaller pack may lack
-FALL = 0.2  # of throughput below the best, where larger packs are not tried
+FALL = 0.2  # share below the best throughput at which the search ends
 STEPS, SECONDS = 3, 0.05  # timed at least, for each number of trials; the fastest step is the least disturbed
 MEMORY_SHARE = 0.8  # of what is free; the rest is for evaluation and for other processes
 BUFFERS = 6  # matrices [R, P] of a group: weights, two moments, gradients twice, scratch
@@ -108,12 +108,12 @@ class PackBench:
         return rows / max(fastest, 1e-9)
 
     def _fastest(self, x: ModelInput, targets: Tensor) -> float:
-        """Return the seconds of the fastest of STEPS steps, and of as many as fit into SECONDS.
+        """Return the seconds of the fastest step, of at least STEPS steps that take at least SECONDS together.
 
-        Steps before them are not timed: a first one, and on a GPU those until the step is replayed.
+        On a CPU these are CPU seconds. A first step, and on a GPU those before the step is replayed, are not timed.
         """
         group = self.common.group
-        step = training_step(group, self.trial.config.task.task, steps=0)  # without compiled blocks: they take long
+        step = training_step(group, self.trial.config.task.task, steps=0)  # too few to compile blocks
         untimed = 1 if step == group.step else WARM_UP + 1
         on_cpu = group.device.type == "cpu"
         now = time.process_time if on_cpu else time.perf_counter
@@ -129,9 +129,9 @@ class PackBench:
         return min(seconds[untimed:])
 
     def step_bytes(self) -> int:
-        """Return the bytes of one trial in a step on the CPU: its rows, and what autograd keeps, twice.
+        """Return the bytes of one trial in a step on the CPU: its rows, and twice what autograd keeps.
 
-        The second time is for gradients and temporary values.
+        The second half stands for gradients and temporary values.
         """
         group, kept = self.common.group, dict[int, int]()
 
@@ -144,7 +144,7 @@ class PackBench:
             RowSettings.of([self.trial.training] * self.start.rows, [self.trial.schedule] * self.start.rows),
         )
         group.key_dropout(range(self.start.rows))
-        checked_kernels()  # the first time it trains a little itself, which does not count
+        checked_kernels()  # its first call computes gradients itself, which must not count
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda value: value):
             group.forward(self.x)
         return BUFFERS * self.start.weights.nbytes + 2 * sum(kept.values())

@@ -22,7 +22,7 @@ from ablate.engine.training.state import Replicas
 
 @dataclass(frozen=True, kw_only=True)
 class Cadence:
-    """The intervals of a trial's interruptions between steps, in seconds of training, and the clock for them."""
+    """How often training is interrupted between steps, in seconds of training, and their clock."""
 
     ask_seconds: float = 0.25  # between two calls of `pause`, which may read a file
     checkpoint_seconds: float = 300.0  # the maximum training time that a killed process loses
@@ -38,7 +38,7 @@ def never() -> bool:
 
 
 class Stopwatch:
-    """Seconds of training over all attempts, excluding the time to write checkpoints or wait for the caller."""
+    """Adds up the seconds between `start` and `stop`, without those of a `stopped` block."""
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
         self._now = now
@@ -91,10 +91,10 @@ class TrainingProgress:
         self._saved = (0, 0)
 
     def go_on(self) -> None:
-        """Restore the newest whole checkpoint, if there is one.
+        """Restore the newest whole checkpoint, if there is one. Raises CheckpointError.
 
-        A checkpoint of an earlier attempt is first written again as this attempt's file. If the earlier attempt still
-        runs somewhere, its later checkpoints are ignored. Raises CheckpointError.
+        If an earlier attempt wrote it, it is written again as this attempt's file (see `checkpoint.rewrite`). If there
+        is none, a later attempt writes its initial state for the same reason.
         """
         if self.place is None:
             return
@@ -116,7 +116,7 @@ class TrainingProgress:
         return CheckpointId(attempt=self.attempt, epoch=self.epoch, step=self.step)
 
     def take_up(self, means: Means) -> None:
-        """Restore the means and the generator states of an epoch that a checkpoint interrupted."""
+        """Restore `means` and the generators of an epoch that a checkpoint interrupted; raise CheckpointError."""
         assert self._midway is not None
         found, device = self._midway.midway, self.replicas.layout.device
         try:
@@ -150,7 +150,7 @@ class TrainingProgress:
         self.epoch, self.step, self._midway = self.epoch + 1, 0, None
 
     def keep(self, report: Report) -> Report:
-        """Write the checkpoint that belongs to `report` and return the report with its name."""
+        """Write a checkpoint with `report`; return the report with the file's name. Raises CheckpointDownError."""
         named = replace(report, checkpoint=self.checkpoint_id.name) if self.place is not None else report
         self.report = named
         self.save(Means(None))

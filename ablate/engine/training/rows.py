@@ -1,4 +1,4 @@
-"""The row engine: R replicas of one architecture as rows of one flat buffer, trained in lockstep."""
+"""The row engine: R replicates of one architecture as rows of one flat buffer, trained in lockstep."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.
 
 
 class ReplicaGroup:
-    """R replicas as rows: weights, gradients and moments are [R, P], settings [R, 1].
+    """R replicates as rows: weights, gradients and moments are [R, P], settings [R, 1].
 
-    `initial` holds one dictionary of parameters per row and `configs` one TrainConfig per row, which may differ in all
-    but optimizer and precision. `schedules` are multipliers per step, one tensor per row. A module with `row_native`
+    `initial`, `configs` and `schedules` hold, for each row, its parameters and buffers by name, its TrainConfig and its
+    factors of the learning rate per step. Optimizer and precision are equal in all rows. A module with `row_native`
     receives every parameter as [R, ...]; any other module goes through torch.func.vmap, or runs one row after another
     if it is not `stacked`. The group takes ownership of the module: a row-native module holds the rows from then on.
-    Parameters that do not require a gradient do not change; buffers are a row's own, and the module may change them. A
-    row's loss is the mean over its targets that are not `pad`.
+    Parameters that do not require a gradient do not change. Each row has its own buffers, which the module may change.
+    A row's loss is the mean over its targets that are not `pad`.
     A row is frozen if its loss or gradient is not finite, or the 2-norm of its gradient overflows: `alive` becomes
-    False and its weights do not change by a bit. Other rows are not affected.
+    False and its weights no longer change. Other rows are not affected.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class ReplicaGroup:
         self.take(self.layout.start(initial), RowSettings.of(configs, schedules))
 
     def take(self, state: RowState, settings: RowSettings) -> None:
-        """Train the rows of `state` from now on, in place, instead of those before; both have the group's layout."""
+        """Replace the rows by those of `state`, which has the group's layout; each step changes `state` in place."""
         self.state, self.settings = state, settings.to(self.device)
         self.factors = StepFactors(self.layout.optimizer, self.settings, self.dtype)
         rows, columns = state.rows, self.layout.columns
@@ -122,7 +122,7 @@ class ReplicaGroup:
         return forward
 
     def _alone(self, row: int, x: ModelInput) -> Tensor:
-        """Return the scores of one row; torch's global generator is the row's own during the call."""
+        """Return the scores of one row; during the call the global generators have the row's own states."""
         values = {name: value[row] for name, value in self.values.items()}
         mine = x[row] if isinstance(x, Tensor) else (x[0][row], x[1][row])
         with keyed_globals(self.keys[row] if self.keys else 0, self.steps if self.module.training else -1):
@@ -132,7 +132,7 @@ class ReplicaGroup:
 
     @torch.no_grad()
     def _take_buffers(self, row: int, values: dict[str, Tensor]) -> None:
-        """Keep the buffers that the module has assigned, instead of changing them in place."""
+        """Copy buffers that the module has replaced by new tensors; raise TrialError if a shape has changed."""
         for name, buffer in self.buffers.items():
             if values[name].shape != buffer[row].shape:
                 raise TrialError(f"buffer {name} changed its shape from {list(buffer[row].shape)}: it must stay")
@@ -168,7 +168,7 @@ class ReplicaGroup:
         self.give_generators(keys, [torch.Generator(self.device).manual_seed(key) for key in keys])
 
     def give_generators(self, keys: Sequence[int], generators: list[torch.Generator], *, steps: int = 0) -> None:
-        """Let dropout draw by `generators`, one per row with these keys, in an epoch of which `steps` are done."""
+        """Set each row's dropout generator, its key for Python's and NumPy's generators, and the steps done."""
         self.keys, self.steps, self.generators = tuple(keys), steps, generators
         for part in self.module.modules() if self.row_native else ():
             if hasattr(part, "generators"):

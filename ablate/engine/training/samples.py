@@ -13,7 +13,7 @@ from torch import Tensor
 from ablate.engine.tasks import Data
 from ablate.engine.tasks.base import Stream
 
-ROWS_AT_ONCE = 4096  # of a split whose digest is taken
+ROWS_AT_ONCE = 4096  # samples hashed at a time by `digest`
 
 ModelInput = Tensor | tuple[Tensor, Tensor]
 
@@ -32,9 +32,10 @@ class Pairs:
 
 @dataclass(frozen=True, kw_only=True)
 class Samples:
-    """A part of the data on the device, with the samples `index` [R, n] (on the CPU) of each replicate.
+    """A part of the data on the device, and the numbers `index` int64 [R, n] of each replicate's samples, on the CPU.
 
-    For an encoder-decoder, `pairs` are the lengths and `start` is the id that a target begins with.
+    The model reads ids, or vectors inputs * scale + shift. For an encoder-decoder, `pairs` are the lengths and `start`
+    is the id that a target begins with.
     """
 
     inputs: Tensor | Stream
@@ -72,11 +73,11 @@ class Samples:
         )
 
     def shared(self, rows: int) -> Samples:
-        """Return a part that is the same for every replicate, for another number of replicates."""
+        """Return these samples, which are the same for every replicate, for `rows` replicates."""
         return replace(self, index=self.index[:1].expand(rows, -1))
 
     def digest(self) -> str:
-        """Return a SHA-256 of the first replicate's samples in their order; of those on a disk, of their targets."""
+        """Return a SHA-256 of the first replicate's targets and inputs, in order; without the inputs of a Stream."""
         found = hashlib.sha256()
         for values in (self.targets, self.inputs):
             if not isinstance(values, Tensor):
@@ -145,7 +146,7 @@ class Samples:
 
 
 def _picked(values: Tensor, index_rb: Tensor) -> Tensor:
-    """Return the rows `index_rb` of `values` [n, ...], [R, B, ...]; whole numbers are stored small and become int64."""
+    """Return the rows `index_rb` of `values` [n, ...] as [R, B, ...]; whole numbers become int64."""
     rows = values.index_select(0, index_rb.reshape(-1)).view(*index_rb.shape, *values.shape[1:])
     return rows if rows.is_floating_point() else rows.long()
 
@@ -158,7 +159,7 @@ def lengths(ids: Tensor, pad: int | None) -> Tensor:
 
 
 def _move(values: Tensor, device: torch.device) -> Tensor:
-    """Return `values` on `device`, contiguous unless its rows overlap: then the text moves once, not every window."""
+    """Return `values` on `device`, contiguous; if rows overlap, as windows on a text that is moved once."""
     extent = 1 + sum((size - 1) * stride for size, stride in zip(values.shape, values.stride(), strict=True))
     if extent >= values.numel():
         return values.to(device).contiguous()

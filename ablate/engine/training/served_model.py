@@ -24,9 +24,9 @@ BATCH = 512  # samples per forward pass
 class Description(BaseModel, frozen=True):
     """What is needed beside the weights: tokens = inputs * scale + shift, one factor per feature (or one for all).
 
-    Ids are not scaled. `start` and `end` are the ids between which an encoder-decoder writes. Inputs are images of the
-    size `image` (height, width, channels) where it is given, and are cut into patches of the size `patch`. `classes`
-    says whether scores are logits of classes, so that their softmax is a probability.
+    Ids are not scaled. `start` and `end` are the ids with which an encoder-decoder begins and ends a text. With `image`
+    (height, width, channels), inputs are images, which are cut into patches of `patch` (height, width).
+    `classes` says whether scores are logits of classes, so that their softmax is a probability.
     """
 
     format: Literal[1] = 1
@@ -192,7 +192,7 @@ def read(folder: Path) -> ServedModel:
 
 
 def set_buffers(module: nn.Module, values: Mapping[str, Tensor]) -> None:
-    """Give each buffer its value by path, those that no state dict holds too."""
+    """Copy `values`, by path, into the module's buffers, also into those that its state dict lacks."""
     for name, buffer in module.named_buffers():
         if name in values:
             buffer.copy_(values[name])

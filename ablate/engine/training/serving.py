@@ -31,12 +31,10 @@ EXAMPLES = 2
 def serve(
     config: TrialConfig, *, checkpoints: Place, data_dir: Path | None, replicate: int = 0, examples: int = EXAMPLES
 ) -> ServedNetwork:
-    """Return a replicate of a trained trial for prediction, with `examples` samples of the test split's inputs.
+    """Return a replicate of a trained trial for prediction, with the first `examples` inputs of the test split.
 
-    `checkpoints` is the trial's own folder.
-
-    Raises CheckpointError without a whole checkpoint, DataError without the data (their scale is part of the model),
-    RequestError if the network maps text to text and has no `greedy`.
+    `checkpoints` is the trial's own folder. Raises CheckpointError without a whole checkpoint, DataError without the
+    data (their scale is part of the model), RequestError if the network maps text to text and has no `greedy`.
     """
     task = load_task(config.task)
     folder = data_folder(data_dir)
@@ -63,7 +61,7 @@ def serve(
 
 
 def _classes(task: Task, data: Data) -> bool:
-    """Return whether scores are logits of classes, so that their softmax is a probability."""
+    """Return `Description.classes`."""
     if isinstance(task, ArrayTask):
         return task.loss_name == "cross_entropy" and data.train_targets.ndim == 1
     return isinstance(task, Classification | TokenPrediction) or bool(data.class_names)
@@ -93,15 +91,15 @@ def describe(module: nn.Module, description: Description, example: Any) -> Serve
 
 
 def _own_code(description: Description) -> tuple[Path, ...]:
-    """Return the user's code of the builder and of parts of their own."""
+    """Return the user's packages or files that hold the builder and the parts given by import path."""
     own = (action for action in description.replace.values() if isinstance(action, str))
     return tuple(dict.fromkeys(place for name in (description.model.builder, *own) for place in own_code(name)))
 
 
 def _example(data: Data, patch: Any, shape: InputShape, count: int) -> Any:
-    """Return the first test inputs as a caller passes them: images, other inputs [n, T, F] as stored, ids int64 [n, T].
+    """Return the first `count` test inputs as a caller passes them.
 
-    Images are [n, H, W, C], grey ones [n, H, W].
+    Images are [n, H, W, C], grey ones [n, H, W], ids int64 [n, T], others as stored: [n, *shape.sample] or [n, T, F].
     """
     if isinstance(data.test_inputs, Stream):
         first = data.test_inputs.batches(torch.arange(min(count, len(data.test_inputs)))[None], count, None)

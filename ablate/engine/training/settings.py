@@ -16,9 +16,9 @@ class Schedule(Frozen):
     """`cosine` falls to `floor` over the trial; `multistep` multiplies by `gamma` at each milestone; `inverse_sqrt`
     falls as one over the square root of the step from the end of the warm-up."""
     warmup_epochs: Annotated[float, Field(ge=0)] = 0.0
-    """Length of the linear warm-up from 0, in epochs (may be a fraction)."""
+    """Length of the linear warm-up, in epochs (may be a fraction). Of n steps, step k has k/n of the rate."""
     warmup_steps: Annotated[int, Field(ge=0)] = 0
-    """Length of the linear warm-up from 0, in steps. It replaces `warmup_epochs`."""
+    """Length of the linear warm-up, in steps. It replaces `warmup_epochs`."""
     milestones: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = (0.5, 0.75)
     """Shares of the trial at which `multistep` multiplies by `gamma`."""
     gamma: Annotated[float, Field(gt=0, le=1)] = 0.1

@@ -29,7 +29,7 @@ def split(
 ) -> Splits:
     """Return each replicate's training and validation samples.
 
-    `beside` are those of another trial on the same data: its copies on the device are shared.
+    `beside` are the splits of another trial on the same data, whose tensors on the device are shared.
 
     Under `held_out` a keyed share of the training part is held out per replicate, unless the data set ships a
     validation part. Of windows on a text the last ones are held out, in steps of one window. Under `paper` the test
@@ -57,7 +57,7 @@ def split(
 
 
 def test_part(data: Data, config: TrialConfig, *, device: torch.device, dtype: torch.dtype) -> Samples:
-    """Return the test part, in order and the same for every replicate; no other function opens it."""
+    """Return the test part in evaluation order, the same for every replicate."""
     return _whole(data, data.test_inputs, data.test_targets, config, device, dtype)
 
 
@@ -75,7 +75,7 @@ def _shuffle(data: Data, config: TrialConfig) -> Tensor:
 
 
 def _first_samples(config: TrialConfig, index: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the first samples of every replicate's `index` [R, n] and the rest."""
+    """Return the first samples of every replicate's `index` [R, n], cut to `share`, and the samples to train on."""
     samples = index.shape[1]
     count = min(max(round(config.task.validation * samples), 1), samples - 1)
     if count == 0:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ablate.base.errors import CheckpointError
 
-ALIGNMENT = 16  # elements; gives a replica's tensors the same cache alignment in every slot, so kernels round alike
+ALIGNMENT = 16  # elements; a parameter then has the same cache alignment in every row, so kernels round alike
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ def lay_out(shapes: Mapping[str, torch.Size]) -> tuple[Segment, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class RowState:
-    """What a step changes: `weights`, `first`, `second` [R, P], `step` int64 [R, 1], `alive` bool [R, 1].
+    """Rows: `weights`, moments `first` and `second` [R, P], steps done `step` int64 [R, 1], `alive` bool [R, 1].
 
     SGD keeps its momentum in `first` and does not use `second` ([R, 0]). `fixed` [R, ...] by name are the parameters
     that do not require a gradient, and the buffers of a user's own module.
@@ -103,7 +103,7 @@ class Layout:
         return torch.zeros(rows, width, dtype=self.dtype if dtype is None else dtype, device=self.device)
 
     def start(self, initial: Sequence[Mapping[str, Tensor]]) -> RowState:
-        """Return the state before the first step of rows with the values `initial`, a dictionary by name for each."""
+        """Return the rows before the first step; `initial` has a dictionary of values by name for each row."""
         rows, columns = len(initial), self.columns
         learned = {place.name for place in self.places}
         fixed = {name: torch.stack([row[name] for row in initial]) for name in initial[0] if name not in learned}
@@ -135,7 +135,7 @@ class Layout:
     def restore(self, state: RowState, tensors: Mapping[str, Tensor]) -> None:
         """Load the result of `tensors()` into `state`; raise CheckpointError if it is of another model."""
         mine = self.tensors(state)
-        if not any(name.startswith("buffer.") for name in tensors):  # of a version that held them constant
+        if not any(name.startswith("buffer.") for name in tensors):  # an older version saved no buffers
             mine = {name: value for name, value in mine.items() if not name.startswith("buffer.")}
         for name in sorted(mine.keys() ^ tensors.keys()):
             raise CheckpointError(f"checkpoint of another model: {name} is only in the {_owner(name in mine)}")

@@ -79,7 +79,7 @@ _known: dict[str, float] = {}  # tasks of the same shape are timed once
 def _seconds_per_sample(
     row: Paced, task: TaskConfig, shape: InputShape, data_dir: Path | None, replicates: int
 ) -> float:
-    """Return the training time of one sample, all replicates together; cached per network and shape."""
+    """Return the training seconds of one sample, all replicates together."""
     settings = row[0].model_dump_json(exclude={"training": {"epochs", "learning_rate"}})
     key = f"{settings} {shape.model_dump_json()} {replicates}"
     if key not in _known:
@@ -88,7 +88,7 @@ def _seconds_per_sample(
 
 
 def _measure(row: Paced, task: TaskConfig, shape: InputShape, data_dir: Path | None, replicates: int) -> float:
-    """Return the training time of one sample, all replicates together."""
+    """Return the training seconds of one sample, all replicates together."""
     settings, size = row
     affordable = FLOPS_PER_EPOCH / (3 * max(size.flops, 1) * replicates)
     batch = max(min(settings.training.batch_size, BATCH, int(affordable)), min(settings.training.batch_size, 2))

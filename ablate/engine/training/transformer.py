@@ -53,7 +53,7 @@ class Transformer:
         return own + (_unstacked(settings, _shape(facts)) if isinstance(settings, FamilySettings) else ())
 
     def metrics(self, task: TaskConfig, facts: DatasetFacts) -> tuple[str, ...] | None:
-        """Return the task's metrics of both splits, or None for a task whose metrics only training tells."""
+        """Return the names of training and validation metrics, or None if only training tells them."""
         from ablate.engine.tasks import load_task
         from ablate.engine.training.made_up import metric_names
 

@@ -95,10 +95,13 @@ def test_the_mean_over_samples_is_the_mean_over_targets(pad: int | None) -> None
         assert found == pytest.approx(values["loss"].mean(-1).numpy(), rel=1e-6)
 
 
-def test_a_loss_that_is_a_mean_over_its_batch_says_nothing_of_a_sample() -> None:
+@pytest.mark.parametrize("other", [1.0, float("nan")])
+def test_a_loss_that_is_a_mean_over_its_batch_says_nothing_of_a_sample(other: float) -> None:
+    """Nor does it where another replicate has diverged."""
     each = SampleMeans(None)
     for loss in (0.5, 0.7):
-        each.add({"loss": torch.full((2, 4), loss), "accuracy": torch.ones(2, 4)}, torch.zeros(2, 4, dtype=torch.long))
+        losses = torch.tensor([[loss], [other]]).expand(2, 4)
+        each.add({"loss": losses, "accuracy": torch.ones(2, 4)}, torch.zeros(2, 4, dtype=torch.long))
     assert list(each.values()) == ["accuracy"]
 
 
