@@ -33,7 +33,7 @@ def suggest(trial: optuna.Trial, name: str, spec: Any) -> Any:
     if isinstance(spec, Choices):
         return trial.suggest_categorical(name, spec.choices)
     if isinstance(spec, IntRange):
-        return trial.suggest_int(name, *spec.bounds, log=spec.log)
+        return trial.suggest_int(name, *spec.bounds, log=spec.log, step=spec.step or 1)
     assert isinstance(spec, FloatRange)
     return trial.suggest_float(name, *spec.bounds, log=spec.log)
 

@@ -2,10 +2,12 @@
 
     python benchmarks/search.py --live                                      # 20 repetitions of four, 40 minutes
     python benchmarks/search.py --live --seconds 60 --output benchmarks/results/search_live_60.csv      # 85 minutes
+    python benchmarks/search.py --live --table fashion_mnist --seconds 300 --repetitions 5 --output FILE  # 100 minutes
     python benchmarks/search.py --live --repetitions 1 --output /tmp/x.csv  # to see that it runs
     python benchmarks/search.py --live --summary                            # of the rows that are there
 
-The study is search_spaces/digits.yaml with one replicate and without confirmation. Each search is a command of its
+The study is search_spaces/digits.yaml, or benchmarks/curves/fashion_mnist.yaml with its 4,000 pictures (first rung at 2
+epochs), with one replicate and without confirmation. Each search is a command of its
 users, has two processes of one thread that train, and is killed after `--seconds`; its clock begins with its process,
 so imports and Ray's start count. All train with the same code, seeds, epochs and batch size. A repetition runs the four
 with one seed and begins with another one each time.
@@ -56,6 +58,7 @@ from ablate.study import Study
 from ablate.study.file import parse_study
 from ablate.study.space import Choices, FloatRange, Space
 
+STUDIES = {"digits": ("search_spaces/digits.yaml", 3), "fashion_mnist": ("benchmarks/curves/fashion_mnist.yaml", 2)}
 NAMES = ("ablate", "Ray Tune", "Optuna", "random")
 MEASURES = (
     "hv_epochs", "hv_time", "equal_epochs", "trials", "complete", "epochs", "first_epoch", "first_complete",
@@ -81,10 +84,13 @@ def complete(found: Iterable[Epoch], length: int, *, epochs: float = math.inf) -
     return [each for spent, each in enumerate(sorted(found), 1) if each.epoch == length and spent <= epochs]
 
 
-def study_file(seed: int) -> str:
-    """Return the shipped study with one replicate, no confirmation, and more trials than there is time for."""
-    fields = yaml.safe_load((ROOT / "search_spaces" / "digits.yaml").read_text())
-    return yaml.safe_dump(fields | {"seed": seed, "replicates": 1, "confirm": None, "budget": {"trials": 100_000}})
+def study_file(table: str, seed: int) -> str:
+    """Return a study with one replicate, no confirmation, and more trials than there is time for."""
+    file, first_rung = STUDIES[table]
+    fields = yaml.safe_load((ROOT / file).read_text())
+    fields |= {"seed": seed, "replicates": 1, "confirm": None, "budget": {"trials": 100_000}, "sampler": {}}
+    fields["scheduler"] = {"name": "asha", "reduction": 3, "min_epochs": first_rung}
+    return yaml.safe_dump(fields)
 
 
 def commands(name: str, folder: Path) -> list[list[str]]:
@@ -99,11 +105,11 @@ def commands(name: str, folder: Path) -> list[list[str]]:
     return [[sys.executable, str(here / "live_optuna.py"), str(folder), sampler, str(process)] for process in range(2)]
 
 
-def search(name: str, seed: int, seconds: float) -> tuple[list[Epoch], float]:
+def search(name: str, study: str, seconds: float) -> tuple[list[Epoch], float]:
     """Run a search, kill it after `seconds`, and return the epochs that it has trained and its CPU seconds."""
     with tempfile.TemporaryDirectory(prefix="live") as text:
         folder, before = Path(text), cpu_seconds()
-        (folder / STUDY).write_text(study_file(seed))
+        (folder / STUDY).write_text(study)
         paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths), "RAY_TMPDIR": text}
         with (folder / "output").open("w") as output:
@@ -145,7 +151,7 @@ def of_ledger(folder: Path, begun: float) -> list[Epoch]:
     """Return the epochs in a study's ledger; the moment is that of the report's transaction."""
     query = """SELECT r.created_at - ?, t.number, r.epoch, r.metrics, t.params
         FROM ablate_report r JOIN ablate_trial t ON t.id = r.trial_id"""
-    with closing(sqlite3.connect(folder / "digits" / "ledger.sqlite")) as ledger:
+    with closing(sqlite3.connect(next(folder.glob("*/ledger.sqlite")))) as ledger:
         rows = ledger.execute(query, (begun,)).fetchall()
     return [
         Epoch(moment=at, trial=str(n), epoch=e, accuracy=json.loads(m)["val_accuracy"], params=p)
@@ -198,13 +204,13 @@ def fewest_parameters(study: Study) -> int:
     return min(size.params for size in sizes if size is not None)
 
 
-def repetition(seed: int, seconds: float, share: Share) -> list[dict[str, object]]:
+def repetition(table: str, seed: int, seconds: float, share: Share) -> list[dict[str, object]]:
     """Run the searches with one seed and return a row for each."""
     length, first = share.length, seed % len(NAMES)
     found, cpu, load = {}, {}, {}
     for name in (*NAMES[first:], *NAMES[:first]):
         load[name] = os.getloadavg()[0]
-        found[name], cpu[name] = search(name, seed, seconds)
+        found[name], cpu[name] = search(name, study_file(table, seed), seconds)
         print(f"{seed}: {name}, {len(found[name])} epochs", flush=True)
     equal = min(len(each) for each in found.values())
     rows = []
@@ -227,16 +233,16 @@ def repetition(seed: int, seconds: float, share: Share) -> list[dict[str, object
     return rows
 
 
-def compare(repetitions: int, seconds: float, file: Path) -> None:
+def compare(table: str, repetitions: int, seconds: float, file: Path) -> None:
     """Run the repetitions that are not in `file` yet, add the rows of each to it, and write the summary."""
     take_orphans()
     done = read_csv(file) if file.exists() else []
     if any(float(row["seconds"]) != seconds for row in done):
         raise SystemExit(f"{file} has searches of {done[0]['seconds']} seconds. Move it away, or give --seconds.")
-    share = Share(parse_study(study_file(1)))
+    share = Share(parse_study(study_file(table, 1)))
     for seed in range(1, repetitions + 1):
         if str(seed) not in {row["seed"] for row in done}:
-            append_csv(file, with_origin(repetition(seed, seconds, share), PACKAGES))
+            append_csv(file, with_origin(repetition(table, seed, seconds, share), PACKAGES))
     summarise(file)
 
 

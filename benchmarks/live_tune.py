@@ -49,7 +49,8 @@ def domain(spec: Any) -> Any:
     if isinstance(spec, Choices):
         return tune.choice(list(spec.choices))
     if isinstance(spec, IntRange):
-        return tune.randint(spec.bounds[0], spec.bounds[1] + 1)
+        low, high = spec.bounds
+        return tune.qrandint(low, high, spec.step) if spec.step else tune.randint(low, high + 1)
     assert isinstance(spec, FloatRange)
     return (tune.loguniform if spec.log else tune.uniform)(*spec.bounds)
 

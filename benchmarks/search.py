@@ -186,7 +186,7 @@ def main() -> None:
         if asked.summary:
             live_search.summarise(asked.output)
         else:
-            live_search.compare(asked.repetitions or 20, asked.seconds, asked.output)
+            live_search.compare(asked.table or "digits", asked.repetitions or 20, asked.seconds, asked.output)
         return
     if asked.alone:
         print_alone(asked.repetitions or 20)
