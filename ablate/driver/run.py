@@ -111,6 +111,7 @@ def _search(study: Study, text: str, options: RunOptions, console: Console, tell
         import_ahead(study, options)
         held, say = partial(_held, ledger, study, text, options), partial(_say, console)
         with resumption.acquire_when_free(held, say) as writer:
+            found = resumption.find(ledger, study)  # before this driver commits anything
             if not options.code_changed:
                 refuse_other_packages(ledger.events(study.name))
             root = options.checkpoint_root(study.name)
@@ -120,7 +121,6 @@ def _search(study: Study, text: str, options: RunOptions, console: Console, tell
             note_plan(writer, ledger, study)
             record_code(writer, ledger, study, options)
             taken = warm_start.record(writer, ledger, study, observations)
-            found = resumption.find(ledger, study)
             _announce(console, found, taken, cautions(study, facts, options.data_dir))
             discard, get = partial(_discard, root), facts.__getitem__
             key = partial(_group_key, trainable, facts)

@@ -68,7 +68,7 @@ class CommandTrainable(OwnTrainable):
         if confirms and not self.readers.tested:
             raise RequestError(
                 "the study reads a metric of the test split: add one whose name starts with test_ to the command's"
-                f" `metrics`, or leave that split out ({UNTESTED}, or no such metric under `compare`)"
+                f" `metrics`, or leave that split out ({UNTESTED})"
             )
         program = split(self.given.command)[0]
         if not self.given.shell and "{" not in program and shutil.which(program) is None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ablate.functions.run import Run
 
 TEST = "test"
-UNTESTED = "`confirm: null`, in a campaign `close: {test: false}`"  # what leaves the test split out
+UNTESTED = "`confirm: null`, in a comparison metrics with `val_`, in a campaign `close: {test: false}`"  # leaves it out
 TRAIN_PARAMETERS, TEST_PARAMETERS = ("config", "run"), ("model", "config")
 # what a function does with its second parameter, by `_uses`
 HANDED_ON = "handed on"
@@ -83,12 +83,12 @@ class Function:
             raise RequestError(f"trainable {self.name!r} asks how far it is: add `epochs: N` to the study file")
         if confirms and self.test is None:
             raise RequestError(
-                f"trainable {self.name!r}: confirmation reads the test split by `def test(model, config)` in the same"
-                f" module, which is not there. Add it, or write {UNTESTED}"
+                f"trainable {self.name!r}: the test split is read by `def test(model, config)` in the same module,"
+                f" which is not there. Add it, or write {UNTESTED}"
             )
         if confirms and not uses & KEEPING:
             raise RequestError(
-                f"trainable {self.name!r}: confirmation calls test(model, config) with what the function keeps as"
+                f"trainable {self.name!r}: test(model, config) is called with what the function keeps as"
                 f" `model`: call run.keep(model=...), or write {UNTESTED}"
             )
         self._check_names({name.removeprefix("config.") for name in names if name.startswith("config.")})

@@ -240,8 +240,10 @@ class Run:
 
         Two networks that share a module at the same path thus start with the same weights in it, whatever else
         differs. Then the parts that the study file names in `replace` are replaced, in the first network that is built.
-        The number of trainable parameters becomes the metric `params`.
+        The number of trainable parameters becomes the metric `params`. Raises TrialError if `cls` is a network already.
         """
+        if isinstance(cls, nn.Module):
+            raise TrialError("run.build takes a class and its arguments, as run.build(Net, width=8), not a network")
         self._built += 1
         module = self.construct(lambda: cls(*arguments, **named))
         if self._built == 1 and self._replace:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -50,3 +52,28 @@ def test_pages_and_commands_use_the_users_word(
 
 def test_the_word_makes_no_other_study() -> None:
     assert parse_study(STUDY).fingerprint() == parse_study(STUDY + "unit: round\n").fingerprint()
+
+
+def test_the_last_commit_is_that_of_an_earlier_run_and_a_network_is_no_class(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.py").write_text(CODE)
+    (tmp_path / "study.yaml").write_text(STUDY)
+    monkeypatch.chdir(tmp_path)
+    assert run(capfd, "search", "study.yaml", *LOCAL)[0] == 0
+    with closing(sqlite3.connect(tmp_path / "runs" / "folds" / "ledger.sqlite")) as ledger:
+        for table, columns in {"report": ["created_at"], "trial": ["created_at", "started_at", "finished_at"]}.items():
+            ledger.execute(f"UPDATE ablate_{table} SET " + ", ".join(f"{name} = 1.0e9" for name in columns))
+        ledger.execute("UPDATE ablate_note SET created_at = 1.0e9")
+        ledger.commit()
+    (tmp_path / "mine.py").write_text("import torch\n" + CODE)
+    (tmp_path / "study.yaml").write_text(STUDY.replace("trials: 2", "trials: 3"))
+    code, out, err = run(capfd, "search", "study.yaml", "--code-changed", "--extend", *LOCAL)
+    assert code == 0, err
+    assert "(2001-09-09 01:46:40 UTC)" in " ".join((out + err).split())
+    built = CODE.replace("    for fold", "    run.build(torch.nn.Linear(1, 1))\n    for fold")
+    (tmp_path / "mine.py").write_text("import torch\n" + built)
+    (tmp_path / "study.yaml").write_text(STUDY.replace("study: folds", "study: built"))
+    code, _, err = run(capfd, "plan", "study.yaml")
+    assert code == 2
+    assert "run.build takes a class and its arguments" in " ".join(err.split())
