@@ -90,7 +90,7 @@ def test_a_command_that_is_killed_again_and_again_reports_the_same(order: str, f
         if running.wait() == 0:
             break
     committed = [json.loads(line) for line in ledger.read_text().splitlines()]
-    assert attempt > 2
+    assert attempt > 1, "no kill came before the end"
     assert {epoch for epoch, _ in committed} == {*range(1, EPOCHS + 1)}
     for epoch, metrics in committed:
         expected = {"val_loss": truth()[epoch - 1]} | ({"test_loss": truth()[-1] / 2} if epoch == EPOCHS else {})
