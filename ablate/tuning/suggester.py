@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ablate.study import Study
 
 SAMPLER_ATTEMPTS = 20
-TOGETHER = 64  # trials that run, for each suggestion that a sampler may make at once
+TOGETHER = 64  # unfinished trials for each suggestion that a sampler may make at once
 RANDOM_ATTEMPTS = 1000
 
 
@@ -281,13 +281,11 @@ class Suggester:
         return 1 if bounded.finished + bounded.running * (name == "front") >= asked else asked
 
     def _further_at_once(self) -> int:
-        """Return how many suggestions a sampler may make beside one: none up to 127 trials that run."""
+        """Return how many suggestions a sampler may make beside one: none up to 127 unfinished trials."""
         bounded = self.history.bounded
-        return (
-            0
-            if bounded is None or self.study.deterministic is not None
-            else max(int(bounded.running) // TOGETHER - 1, 0)
-        )
+        if bounded is None or self.study.deterministic is not None:
+            return 0
+        return max(int(bounded.running) // TOGETHER - 1, 0)
 
     def _seed(self, number: int, attempt: int) -> int:
         return int(stream(self.study.seed, self.dataset, number, "sampler", attempt).integers(2**32))

@@ -105,9 +105,7 @@ def _objective(parameters: Array, distances: Array, values: Array) -> tuple[floa
     lower = scipy.linalg.cho_factor(covariance, lower=True, overwrite_a=True, check_finite=False)
     weights = scipy.linalg.cho_solve(lower, values, check_finite=False)
     half, _ = scipy.linalg.lapack.dpotri(lower[0], lower=True)
-    half = np.tril(half)
-    inverse = half + half.T
-    inverse[np.diag_indices(len(values))] /= 2
+    inverse = np.tril(half) + np.tril(half, -1).T
     slope = (inverse - np.outer(weights, weights)) / 2
     by_scale = np.tensordot(distances, slope * decay * (1 + root) * (5 / 3)) * scales
     gradient = np.append(by_scale, [np.vdot(slope, clean), noise * np.trace(slope)])
