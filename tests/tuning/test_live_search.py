@@ -36,16 +36,16 @@ def test_networks_count_that_end_within_the_epochs_of_all_trials() -> None:
 
 def test_the_hypervolume_is_a_share_of_that_of_the_best_thinkable_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_search, "fewest_parameters", lambda study: 100)
-    share = Share(parse_study(live_search.study_file(1)))
+    share = Share(parse_study(live_search.study_file("digits", 1)))
     assert share.length == 27
     assert share.of([]) == 0
     assert share.of(trained("a", 1.0)) == pytest.approx(0.5 * 3 / 4)  # three of the four decades below 10^6
 
 
 def test_the_study_of_a_live_search_is_the_shipped_one_with_the_seed_of_the_repetition() -> None:
-    study = parse_study(live_search.study_file(5))
+    study = parse_study(live_search.study_file("digits", 5))
     assert (study.seed, study.seeds_of(None), study.confirm) == (5, (0,), None)
-    assert parse_study(live_search.study_file(6)).space_for("digits") == study.space_for("digits")
+    assert parse_study(live_search.study_file("digits", 6)).space_for("digits") == study.space_for("digits")
 
 
 def test_differences_are_those_of_a_paired_t_test() -> None:
@@ -66,7 +66,7 @@ def test_a_run_that_was_cut_off_continues_with_the_repetitions_that_are_missing(
 ) -> None:
     asked: list[int] = []
 
-    def repetition(seed: int, seconds: float, share: object) -> list[dict[str, object]]:
+    def repetition(table: str, seed: int, seconds: float, share: object) -> list[dict[str, object]]:
         asked.append(seed)
         if seed == 3 and asked.count(3) == 1:
             raise KeyboardInterrupt
@@ -80,12 +80,12 @@ def test_a_run_that_was_cut_off_continues_with_the_repetitions_that_are_missing(
     monkeypatch.setattr(live_search, "take_orphans", lambda: None)
     file = tmp_path / "live.csv"
     with pytest.raises(KeyboardInterrupt):
-        live_search.compare(4, 25.0, file)
-    live_search.compare(4, 25.0, file)
+        live_search.compare("digits", 4, 25.0, file)
+    live_search.compare("digits", 4, 25.0, file)
     assert asked == [1, 2, 3, 3, 4]
     with file.open() as text:
         rows = list(csv.DictReader(text))
     assert [(row["seed"], row["searcher"]) for row in rows] == [(str(n), name) for n in (1, 2, 3, 4) for name in NAMES]
     assert (tmp_path / "live_summary.csv").exists()
     with pytest.raises(SystemExit, match=r"25\.0 seconds"):
-        live_search.compare(4, 30.0, file)
+        live_search.compare("digits", 4, 30.0, file)
