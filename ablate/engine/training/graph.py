@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import warnings
 from collections.abc import Callable, Sequence
@@ -139,6 +140,7 @@ class GraphedStep:
             ordinary = None if self._proved else self._tried(self._run)
             if ordinary is not None and self._compiles:
                 self._compile(ordinary)
+            gc.collect()  # a weight's gradient node of an earlier step, kept in a cycle, belongs to a stream that waits
             self._recording = self._record(self._run)
             if ordinary is not None:
                 self._compare(ordinary, self._tried(self._recording.replay))

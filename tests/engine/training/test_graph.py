@@ -90,6 +90,32 @@ def test_a_replayed_step_is_the_ordinary_one(name: str, optimizer: str) -> None:
     assert (recorder.recorded, recorder.replayed) == (1, STEPS - WARM_UP + 1)  # one to compare
 
 
+def test_what_is_recorded_meets_no_gradient_node_of_an_earlier_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a node runs on the stream of its first use, which a recording may not: on a GPU the recording fails."""
+    group, alive, recorder = new_group(PLAIN), [], FakeGraphs()
+    monkeypatch.setattr(group, "forward", lambda x, plain=group.forward: leaked(plain(x)))
+
+    def leaked(scores: Tensor) -> Tensor:
+        kept: list[object] = [scores]
+        kept.append(kept)  # a cycle, as tracing leaves them
+        for leaf in group.leaves.values():
+            node(leaf).metadata["earlier"] = True
+        return scores
+
+    def node(leaf: Tensor) -> Any:
+        with torch.enable_grad():
+            return leaf.expand_as(leaf).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
+
+    def record(run: Callable[[], None]) -> Any:
+        alive.append(sum("earlier" in node(leaf).metadata for leaf in group.leaves.values()))
+        return recorder(run)
+
+    step = GraphedStep(group, record=record)
+    for x, targets in batches(WARM_UP + 2):
+        step(x, targets)
+    assert alive == [0]
+
+
 def test_a_row_that_diverges_is_frozen_by_a_replay_and_the_others_are_not() -> None:
     ordinary, group = new_group(PLAIN), new_group(PLAIN)
     step = GraphedStep(group, record=FakeGraphs())
