@@ -79,7 +79,7 @@ Outcome = Report | Failure | Paused | Crowded
 class Turn:
     """The outcomes of some trials of a worker's pack; `size` is the pack size that it measured, returned once.
 
-    `notes` are lines for the user about the user's own code, by subject.
+    `notes` are lines for the user, by subject: about the user's own code, and what a worker has logged as a warning.
     """
 
     outcomes: Mapping[TrialKey, Outcome]

@@ -5,10 +5,11 @@ from __future__ import annotations
 from ablate.base.garbage import collecting_rarely
 
 with collecting_rarely():  # otherwise garbage collection takes a fifth of the time of these imports
+    import logging
     import threading
     from collections.abc import Mapping, Sequence
     from dataclasses import replace
-    from typing import Any
+    from typing import Any, TextIO
 
     import ray
 
@@ -24,6 +25,25 @@ TURN = "turn"
 PAUSE = "pause"
 
 
+class Warnings(logging.StreamHandler[TextIO]):
+    """Prints the warnings of a worker's trainer into its log, and keeps them until a turn takes them to the driver."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setLevel(logging.WARNING)
+        self._lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        super().emit(record)
+        if not hasattr(record, "progress"):
+            self._lines.append(record.getMessage())
+
+    def taken(self) -> dict[str, str]:
+        """Return the lines since the last call, each as its own subject."""
+        lines, self._lines = self._lines, []
+        return {line: line for line in lines}
+
+
 class TrialActor:
     """Trains the trials of an assignment, one turn per step.
 
@@ -36,6 +56,8 @@ class TrialActor:
         self._pause = threading.Event()
         threading.Thread(target=watch, args=(config[PAUSE], self._pause), name="pause", daemon=True).start()
         self._run: PackRun | None = None
+        self._warnings = Warnings()
+        logging.getLogger("ablate").addHandler(self._warnings)
         self._take(config)
 
     def reset(self, new_config: Mapping[str, Any], storage: object = None) -> bool:
@@ -46,7 +68,8 @@ class TrialActor:
     def train(self) -> dict[str, Any]:
         """Return the next Turn: the outcomes of some trials."""
         assert self._run is not None
-        return {TURN: self._run.turn()}
+        turn = self._run.turn()
+        return {TURN: replace(turn, notes={**turn.notes, **self._warnings.taken()})}
 
     def change(self, ended: Sequence[TrialKey], joined: Sequence[Member]) -> None:
         """Stop trials of the pack and add others; the driver calls this between two steps."""

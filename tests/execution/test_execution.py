@@ -109,6 +109,15 @@ def test_an_exception_is_one_line_for_the_record_and_a_traceback_in_a_note(kind:
     assert "in _act" in note["detail"]
 
 
+def test_what_a_worker_logs_as_a_warning_reaches_the_driver_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fakes.script(tmp_path, {-1: "warn"})
+    with witness.searching(tmp_path, 4) as search:
+        executor("ray", tmp_path).run(search, on_event=lambda: None)
+    assert [line for line in caplog.messages if "wheels" in line] == ["the wheels are loose"]
+
+
 @BOTH
 def test_each_committed_change_is_announced(kind: str, told: Any) -> None:
     home, events = told[kind]

@@ -8,6 +8,7 @@ import this module, so it stays small.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import time
@@ -56,7 +57,7 @@ def noop(
 def script(home: Path, acts: Mapping[int, str]) -> None:
     """Say what the trainer does, by trial (-1 for all others).
 
-    In epoch 2: raise, diverge, die, die once. In every epoch: `sleep SECONDS`, `meet TRIALS`.
+    In epoch 2: raise, diverge, die, die once, warn. In every epoch: `sleep SECONDS`, `meet TRIALS`.
     """
     home.mkdir(parents=True, exist_ok=True)
     (home / "acts.json").write_text(json.dumps({str(number): act for number, act in acts.items()}))
@@ -89,6 +90,9 @@ def _act(config: TrialConfig, epoch: int, home: Path) -> None:
         raise ValueError("the wheels came off\nand more that fits no line")
     if act == "diverge":
         raise TrialError(f"diverged at epoch {epoch}")
+    if act == "warn":
+        logging.getLogger("ablate.engine").warning("the wheels are %s", "loose")
+        logging.getLogger("ablate.engine").warning("%s wheels left", 3, extra={"progress": True})
     if act == "die" or (act == "die once" and not (home / f"died-{config.key.number}").exists()):
         (home / f"died-{config.key.number}").touch()
         os.kill(os.getpid(), signal.SIGKILL)

@@ -153,6 +153,7 @@ class _Device(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Runs every operation, also those that make tensors."""
 
     may_wait = True
+    stream = "usual"
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return run(func, args, kwargs or {}, may_wait=self.may_wait)
@@ -188,12 +189,23 @@ def pretended_gpu() -> Iterator[_Device]:
 
     @contextmanager
     def recording(graph: Operations, **_: Any) -> Iterator[None]:
+        """Record on another stream, which stays the current one if that fails, as with torch."""
         may_wait, device.may_wait = device.may_wait, False
+        stream, device.stream = device.stream, "recording"
         try:
             with graph:
                 yield
         finally:
             device.may_wait = may_wait
+        device.stream = stream
+
+    @contextmanager
+    def on(stream: str) -> Iterator[None]:
+        before, device.stream = device.stream, stream
+        try:
+            yield
+        finally:
+            device.stream = before
 
     swaps = torch.__future__.get_swap_module_params_on_conversion()
     patched = {
@@ -214,6 +226,8 @@ def pretended_gpu() -> Iterator[_Device]:
         "torch.backends.cudnn.is_acceptable": lambda _: False,
         "torch.cuda.CUDAGraph": Operations,
         "torch.cuda.graph": recording,
+        "torch.cuda.current_stream": lambda *_: device.stream,
+        "torch.cuda.stream": on,
     }
     torch._C._set_only_lift_cpu_tensors(True)  # a tensor is made on the host and then moved
     torch.__future__.set_swap_module_params_on_conversion(True)

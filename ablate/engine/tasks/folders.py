@@ -59,6 +59,11 @@ def unusable(name: str, data_dir: Path | None, faults: dict[Path, str], *, remed
     )
 
 
+def log_progress(line: str) -> None:
+    """Log how far a long computation is; what a worker logs so is out of date when a turn ends, and not repeated."""
+    logger.warning("%s", line, extra={"progress": True})
+
+
 def bytes_below(location: Path) -> int:
     """Return the size in bytes of a file, or of all files below a folder; 0 if it does not exist."""
     if location.is_file():

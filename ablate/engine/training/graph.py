@@ -61,7 +61,8 @@ def training_step(group: ReplicaGroup, task: str, *, steps: int) -> Step:
 def record_graph(run: Callable[[], None]) -> Recording:
     """Record `run` without running it; raise RuntimeError if that is not possible."""
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+    here = torch.cuda.stream(torch.cuda.current_stream())  # `graph` does not return to it if the recording fails
+    with here, torch.cuda.graph(graph, capture_error_mode="thread_local"):
         run()
     return graph
 

@@ -24,6 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ablate.core.trial import TrialConfig
 from ablate.engine.models.layers import affine
 from ablate.engine.training import train
+from ablate.engine.training.graph import record_graph
 from ablate.engine.training.pack_size import measure_pack
 from support import small_training, text_cases
 from support.commands import LOCAL, TINY, run, write_study
@@ -100,6 +101,16 @@ def test_gradients_and_recorded_operations_are_those_of_the_cpu() -> None:
         graph.replay()
         assert isinstance(found, GpuTensor)
         assert torch.equal(found.cpu(), wanted)
+
+
+def test_after_a_recording_that_fails_work_is_on_the_usual_stream() -> None:
+    with pretended_gpu() as device:
+        there = torch.ones(3).to("cuda")
+        with pytest.raises(RuntimeError, match="when stream is capturing"):
+            record_graph(lambda: there.sum().item())  # type: ignore[arg-type, return-value]
+        assert device.stream == "usual"
+        record_graph(lambda: there.add_(1))  # type: ignore[arg-type, return-value]
+        assert device.stream == "usual"
 
 
 class _Products(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -15,7 +15,7 @@ import numpy as np
 from ablate.base.cache import cache_folder
 from ablate.base.files import new_file
 from ablate.base.redaction import error_text
-from ablate.engine.tasks.folders import alone
+from ablate.engine.tasks.folders import alone, log_progress
 
 CACHED_FROM = 1000  # images; a smaller folder is decoded in negligible time
 TELL_SECONDS = 2.0
@@ -69,9 +69,7 @@ def _told(folder: Path, total: int, faults: Iterator[str], tell: float) -> Itera
         yield fault
         if (now := time.monotonic()) - last >= tell:
             last, left = now, (now - begun) / done * (total - done)
-            logger.warning(
-                "image_folder %s: decoded %s of %s images, %.0f s left", folder, f"{done:,}", f"{total:,}", left
-            )
+            log_progress(f"image_folder {folder}: decoded {done:,} of {total:,} images, {left:.0f} s left")
 
 
 def _keep(path: Path, pixels: np.ndarray, stamp: bytes) -> None:

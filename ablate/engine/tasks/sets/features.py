@@ -20,6 +20,7 @@ from torch.nn.functional import interpolate
 from ablate.base.errors import DataError
 from ablate.base.files import new_file
 from ablate.base.redaction import error_text
+from ablate.engine.tasks.folders import log_progress
 from ablate.engine.tasks.images.patches import Split
 from ablate.engine.tasks.images.photographs import DEVIATION, MEAN
 
@@ -106,7 +107,7 @@ def extract(images: Tensor, weights: dict[str, Tensor], size: tuple[int, int], *
         if time.monotonic() - told > TELL_SECONDS:
             told, done = time.monotonic(), first + len(pixels)
             left = (told - begun) / done * (len(images) - done)
-            logger.warning("features of %s: %s of %s images, %.0f s left", name, f"{done:,}", f"{len(images):,}", left)
+            log_progress(f"features of {name}: {done:,} of {len(images):,} images, {left:.0f} s left")
     if not bool(found.isfinite().all()):
         raise DataError(f"features of {name}: the weights give numbers that are not finite, or above 65,504")
     return found
