@@ -77,6 +77,9 @@ def _require_ablate(client: Any, address: str) -> None:
     said = client.get_job_logs(probe).strip().splitlines()
     if code == OTHER_VERSION:
         raise ResourceError(f"--address {address}: the cluster has another version of ablate than {__version__}, ours.")
+    if status not in ENDED:
+        waited = f"a short job is still {status} there after {PROBE_SECONDS:.0f} s"
+        raise ResourceError(f"--address {address}: {waited}. Does the cluster have a free CPU?")
     if status != ENDED[0]:
         last = said[-1] if said else status
         raise ResourceError(

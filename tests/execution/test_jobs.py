@@ -19,7 +19,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from ablate.base.errors import RequestError
+from ablate.base.errors import RequestError, ResourceError
 from ablate.execution import jobs
 from ablate.ledger import Ledger
 from support.ports import free_port
@@ -44,6 +44,17 @@ def test_what_is_no_dashboard_s_address_is_refused_at_once(address: str, monkeyp
         jobs.submit(address, jobs.Job(name="tiny", study_text=STUDY, words=("ablate",)))
     assert str(refused.value).startswith(f"--address {address}: ")
     asked.assert_not_called()
+
+
+def test_a_cluster_that_starts_nothing_is_not_said_to_lack_ablate(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Mock()
+    client.get_job_status.return_value.value = "PENDING"
+    client.get_job_logs.return_value = ""
+    monkeypatch.setattr(jobs, "_client", lambda address: client)
+    monkeypatch.setattr(jobs, "PROBE_SECONDS", 0.0)
+    monkeypatch.setattr(jobs, "POLL_SECONDS", 0.0)
+    with pytest.raises(ResourceError, match="still PENDING there after 0 s. Does the cluster have a free CPU"):
+        jobs.submit("http://head:8265", jobs.Job(name="tiny", study_text=STUDY, words=("ablate",)))
 
 
 @pytest.fixture(scope="module")
