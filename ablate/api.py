@@ -21,12 +21,14 @@ from ablate.driver.options import RunOptions
 from ablate.driver.plain_values import study_text
 from ablate.driver.run import search as run_study
 from ablate.functions.source import CODE, find_code, import_path, kept_if_refused, write_module
+from ablate.results.comparison.verdicts import verdicts
+from ablate.results.report import draw_figures
 from ablate.results.trials.tables import reports_table, trials_table
 from ablate.studies.campaign import Verdict, read_campaign
 from ablate.studies.campaign_status import status_of
 from ablate.studies.locations import RUNS
-from ablate.studies.report import figures_of, rebuild
-from ablate.studies.stored import Stored, read_study, result_rows, search_front, verdicts_of
+from ablate.studies.report import rebuild, results_of_page
+from ablate.studies.stored import Stored, read_study, require_compared, result_rows, search_front
 
 if TYPE_CHECKING:
     from ablate.results.rendering.drawing import Figure
@@ -121,11 +123,13 @@ class StudyHandle:
         The columns are those of `verdicts.csv` (docs/compare.md). Without `compare.margin` verdicts are null. Raises
         RequestError for a study without `compare`.
         """
-        return verdicts_of(self._stored())
+        found = self._stored()
+        require_compared(found)
+        return verdicts(found.results)
 
     def figures(self) -> list[Figure]:
         """Return the figures of the report's page; a notebook shows each as a picture."""
-        return figures_of(self._stored())
+        return draw_figures(results_of_page(self._stored()))
 
     def _stored(self) -> Stored:
         return read_study(self.name, self.options)

@@ -76,7 +76,7 @@ def pick_network(
 def _print(picks: list[Pick], write: Path | None, study: str) -> None:
     from ablate.results.front.picked import choice_lines, missed_line
     from ablate.results.front.picking import NoChoice
-    from ablate.studies.pick import settings_text
+    from ablate.study.yaml_text import write_yaml
 
     for each in picks:
         choice = each.choice
@@ -84,7 +84,8 @@ def _print(picks: list[Pick], write: Path | None, study: str) -> None:
             errors.print(missed_line(choice), style="red", highlight=False, soft_wrap=True)
             continue
         assert each.config is not None
-        for line in [*choice_lines(choice), settings_text(each.config).rstrip(), *_next(each, write, study)]:
+        settings = write_yaml(each.config.settings.model_dump(mode="json")).rstrip()
+        for line in [*choice_lines(choice), settings, *_next(each, write, study)]:
             console.print(line, highlight=False, soft_wrap=True)
 
 

@@ -238,7 +238,7 @@ TRACKERS = Registry(
         "mlflow": "ablate.tracking.mlflow_tracker:build",
         "tensorboard": "ablate.tracking.tensorboard_tracker:build",
         "wandb": "ablate.tracking.wandb_tracker:build",
-        "none": "ablate.tracking.none:build",
+        "none": "ablate.tracking.tracker:none",
     },
 )
 AT_HOME = ("tensorboard", "wandb", "none")  # trackers without an address: they write below a study's home, or nothing

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from ablate.base.errors import AblateError, RequestError
@@ -24,6 +22,7 @@ from ablate.engine.tasks.text.bleu import bleu
 from ablate.engine.tasks.text.translation import Translation
 from ablate.engine.training import predictor
 from ablate.engine.training.family import family
+from ablate.results.report.attention_maps import BlockMaps
 from ablate.studies.code import USE, refuse_other_code
 from ablate.studies.homes import with_store
 from ablate.studies.locations import Locations
@@ -48,15 +47,6 @@ class Trained:
         variant = f", {self.config.variant}" if self.config.variant else ""
         seed = self.config.seeds[self.replicate]
         return f"{self.config.key}{variant}, replicate {self.replicate} (seed {seed})"
-
-
-@dataclass(frozen=True, kw_only=True)
-class BlockMaps:
-    """Maps of one block on one sample: similarity before softmax and attention weights, [heads, rows, columns]."""
-
-    name: str
-    similarity: NDArray[np.float64]
-    weights: NDArray[np.float64]
 
 
 def load_network(

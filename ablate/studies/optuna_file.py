@@ -8,9 +8,10 @@ import os
 import sqlite3
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from datetime import datetime
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,11 @@ from sqlalchemy import StaticPool
 
 from ablate.base.errors import RequestError
 from ablate.base.files import new_file
-from ablate.core.objectives import SIZE_COLUMNS, constraint_text, quality_objective, violation
+from ablate.core.objectives import SIZE_COLUMNS, constraint_text, means, quality_objective, violation
 from ablate.core.trial import TrialState
 from ablate.ledger import ReportRecord, TrialRecord
 from ablate.results.front.front import objective_values
-from ablate.results.trials.tables import last_means, trials_table
+from ablate.results.trials.tables import trials_table
 from ablate.studies.stored import Stored, cover_datasets
 from ablate.study import Study
 from ablate.study.space import Choices, FloatRange, Range
@@ -99,7 +100,8 @@ def _add_study(storage: RDBStorage, study: Study, dataset: str, found: Stored) -
         made.set_user_attr("constraints", [constraint_text(each) for each in study.constraints])
     table = trials_table(found.snapshot).filter(pl.col("dataset") == dataset, pl.col("stage") == "search")
     values = objective_values(table, study.objectives, "search").tolist()
-    reports = _by_trial(found.snapshot.reports, dataset)
+    own = (report for report in found.snapshot.reports if report.key.dataset == dataset)
+    reports = {number: list(of_trial) for number, of_trial in groupby(own, lambda report: report.key.number)}
     trials = {trial.key.number: trial for trial in found.snapshot.trials if trial.key.dataset == dataset}
     frozen = [
         _frozen(trials[row["trial"]], study, row, objectives, reports.get(row["trial"], []))
@@ -118,14 +120,15 @@ def _frozen(
     ranges = study.space_for(trial.key.dataset).ranges
     searched = {name: value for name, value in trial.config.parameters.items() if name in ranges}
     judged = state in (TrialState.COMPLETE, TrialState.PRUNED)
+    begun = datetime.fromtimestamp(trial.started_at or trial.created_at)
     return FrozenTrial(
         number=trial.key.number,
         trial_id=-1,
         state=OptunaState[state],
         value=None,
         values=list(values) if judged and known else None,
-        datetime_start=None if state is TrialState.WAITING else _time(trial.started_at or trial.created_at),
-        datetime_complete=_time(trial.finished_at or trial.created_at) if state.finished else None,
+        datetime_start=None if state is TrialState.WAITING else begun,
+        datetime_complete=datetime.fromtimestamp(trial.finished_at or trial.created_at) if state.finished else None,
         params={name: real_value(ranges[name], value) for name, value in searched.items()},
         distributions={name: real_distribution(ranges[name]) for name in searched},
         user_attrs=_user_attrs(trial, row),
@@ -148,24 +151,10 @@ def _user_attrs(trial: TrialRecord, row: Mapping[str, Any]) -> dict[str, Any]:
     return fixed | {name: row[name] for name in named if row[name] is not None}
 
 
-def _curve(metric: str, reports: Sequence[ReportRecord]) -> dict[int, float]:
+def _curve(metric: str, reports: Iterable[ReportRecord]) -> dict[int, float]:
     """Return a metric by epoch: its means over replicates."""
-    epochs = sorted({report.epoch for report in reports})
-    means = {epoch: last_means(report for report in reports if report.epoch == epoch) for epoch in epochs}
-    return {epoch: values[metric] for epoch, values in means.items() if metric in values}
-
-
-def _by_trial(reports: Sequence[ReportRecord], dataset: str) -> dict[int, list[ReportRecord]]:
-    found: dict[int, list[ReportRecord]] = {}
-    for report in reports:
-        if report.key.dataset == dataset:
-            found.setdefault(report.key.number, []).append(report)
-    return found
-
-
-def _time(seconds: float) -> datetime:
-    """Return a ledger's time as Optuna writes it: local, without a zone."""
-    return datetime.fromtimestamp(seconds)
+    found = {n: means([report.metrics for report in own]) for n, own in groupby(reports, lambda report: report.epoch)}
+    return {epoch: values[metric] for epoch, values in found.items() if metric in values}
 
 
 def _refuse_foreign(file: Path, study: str) -> None:

@@ -10,11 +10,11 @@ from typing import Any, Literal
 
 from ablate.base.errors import RequestError, did_you_mean
 from ablate.base.files import DiskFolder
+from ablate.base.plain_text import finite
 from ablate.core.objectives import COST_METRICS, on_validation
 from ablate.core.trial import TrialConfig
 from ablate.results.front.picked import choice_lines, choice_tags
 from ablate.results.front.picking import Bound, Choice, NoChoice, choose
-from ablate.results.statistics.intervals import finite
 from ablate.results.trials.tables import REPORT_COLUMNS
 from ablate.studies.homes import continue_from
 from ablate.studies.locations import Locations
@@ -64,11 +64,6 @@ def pick(found: Stored, asked: Sequence[Bound], dataset: str | None) -> list[Pic
         config = configs[label, choice.row["trial"]] if isinstance(choice, Choice) else None
         picks.append(Pick(choice=choice, config=config))
     return picks
-
-
-def settings_text(config: TrialConfig) -> str:
-    """Return the settings of a network as sections of a study file."""
-    return write_yaml(config.settings.model_dump(mode="json"))
 
 
 def study_text(found: Stored, config: TrialConfig) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
@@ -14,7 +14,7 @@ from ablate.base.files import disk_path
 from ablate.core.trial import OUTPUT, checkpoint_folder
 from ablate.functions.output import read_output
 from ablate.ledger import Snapshot
-from ablate.results.report import draw_figures, write_report
+from ablate.results.report import write_report
 from ablate.results.trials.results import Results
 from ablate.results.trials.tables import write_tables
 from ablate.studies.campaign import LedgerCampaign, campaign_of
@@ -23,9 +23,6 @@ from ablate.studies.homes import refuse_other_ledger
 from ablate.studies.locations import Locations
 from ablate.studies.stored import Stored, cover_datasets, open_ledger, with_files
 from ablate.study import Study
-
-if TYPE_CHECKING:
-    from ablate.results.rendering.drawing import Figure
 
 
 def rebuild(name: str, locations: Locations) -> tuple[Study, Path]:
@@ -58,11 +55,6 @@ def output_of(snapshot: Snapshot) -> Callable[[str, int], str] | None:
             return str(error)
 
     return read
-
-
-def figures_of(found: Stored) -> list[Figure]:
-    """Return the figures of a study's page, drawn from its ledger."""
-    return draw_figures(results_of_page(found))
 
 
 def results_of_page(found: Stored) -> Results:

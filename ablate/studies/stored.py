@@ -16,7 +16,6 @@ from ablate.base.files import refuse_links
 from ablate.core.objectives import signed
 from ablate.core.trial import TrialConfig, TrialState
 from ablate.ledger import Ledger, Snapshot, StudyRecord, TrialRecord
-from ablate.results.comparison.verdicts import verdicts
 from ablate.results.front.front import confirmed, front, metric_values
 from ablate.results.report import result_lines
 from ablate.results.trials.pooling import pooled
@@ -91,12 +90,6 @@ def known_names(locations: Locations) -> list[str]:
         with Ledger.open(locations.storage, create=False) as ledger:
             return [record.name for record in ledger.studies()]
     return sorted(path.parent.name for path in locations.root.glob("*/ledger.sqlite"))
-
-
-def verdicts_of(found: Stored) -> pl.DataFrame:
-    """Return the verdicts of a designed comparison (docs/compare.md); raise RequestError for a study without one."""
-    require_compared(found)
-    return verdicts(found.results)
 
 
 def require_compared(found: Stored) -> Study:

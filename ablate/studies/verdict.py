@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import polars as pl
@@ -72,13 +72,10 @@ class Judgement:
             "baseline": self.study.compared.baseline,
             "metric": self.metric,
             "looks": list(self.looks),
-            "warnings": [{"code": each.code, "text": each.text} for each in self.warnings],
+            "warnings": [*map(asdict, self.warnings)],
             "verdicts": rows,
             "next": None if self.step is None else asdict(self.step),
-            "required": [
-                {name: getattr(each, name) for name in ("text", "column", "variant", "claim", "answer")}
-                for each in self.required
-            ],
+            "required": [*map(asdict, self.required)],
         }
 
 
@@ -138,4 +135,4 @@ def _answered(asked: Requirement, table: pl.DataFrame, *, finished: bool) -> Req
     own = own if asked.column is None else own.filter(pl.col("column") == asked.column)
     answers = {answer_to(asked.claim, row) for row in own.iter_rows(named=True)} if finished else set()
     answer = REFUTED if REFUTED in answers else HOLDS if answers == {HOLDS} else UNDECIDED
-    return Requirement(**{**vars(asked), "answer": answer})
+    return replace(asked, answer=answer)

@@ -57,5 +57,4 @@ def build(
 
 def build_trackers(names: Sequence[str], **context: Any) -> Tracker:
     """Return one tracker that passes every call on to those called `names`; `context` is that of `build`."""
-    trackers = [build(name, **context) for name in names]
-    return trackers[0] if len(trackers) == 1 else Several(trackers)
+    return Several(*(build(name, **context) for name in names))

@@ -15,11 +15,8 @@ PACKAGES = ("torch", "ray", "optuna", "mlflow")
 GIT_SECONDS = 5.0
 
 
-def environment_tags(folder: Path | None = None) -> dict[str, str]:
-    """Return tags of this process: versions, host, user and, if `folder` is in a git checkout, its commit.
-
-    `folder` is the current directory unless given. Versions are read from package metadata: nothing is imported.
-    """
+def environment_tags() -> dict[str, str]:
+    """Return tags of this process: versions (of package metadata), host, user and, in a git checkout, its commit."""
     tags = {
         "mlflow.source.name": "ablate",
         "mlflow.source.type": "LOCAL",
@@ -34,7 +31,7 @@ def environment_tags(folder: Path | None = None) -> dict[str, str]:
             tags[f"env.{package}"] = version(package)
         except PackageNotFoundError:
             continue
-    commit = git_commit(folder or Path.cwd())
+    commit = git_commit(Path.cwd())
     if commit:
         tags["mlflow.source.git.commit"] = commit
     return tags

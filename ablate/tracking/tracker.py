@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from ablate.core.trial import TrialConfig
 
@@ -37,29 +37,30 @@ class Tracker(Protocol):
 
 
 class Several:
-    """Passes every call on to several trackers."""
+    """Passes every call on to several trackers, or to none."""
 
-    def __init__(self, trackers: Sequence[Tracker]) -> None:
-        self._trackers = tuple(trackers)
+    def __init__(self, *trackers: Tracker) -> None:
+        self._trackers = trackers
 
     def sync(self) -> None:
-        """Update every system."""
         for tracker in self._trackers:
             tracker.sync()
 
     def log_models(self, configs: Sequence[TrialConfig], *, data_dir: Path | None = None) -> None:
-        """Publish networks in every system."""
         for tracker in self._trackers:
             tracker.log_models(configs, data_dir=data_dir)
 
     def log_artifacts(self, paths: Sequence[Path]) -> None:
-        """Attach files in every system."""
         for tracker in self._trackers:
             tracker.log_artifacts(paths)
 
     def close(self) -> Sequence[str]:
-        """Close every tracker; return the lines of all."""
         return [line for tracker in self._trackers for line in tracker.close()]
+
+
+def none(*_: Any, **__: Any) -> Several:
+    """Return the tracker that does nothing: results are in the ledger, the tables and the report only."""
+    return Several()
 
 
 @contextmanager

@@ -70,5 +70,4 @@ def _value(points: NDArray[np.float64], reference: NDArray[np.float64]) -> float
     known = points[~np.isnan(points).any(axis=1)]
     if points.shape[1] == 1:
         return -float(known.min()) if len(known) else -math.inf
-    inside = known[(known < reference).all(axis=1)]
-    return float(moocore.hypervolume(inside, ref=reference)) if len(inside) else 0.0
+    return float(moocore.hypervolume(known, ref=reference))

@@ -17,7 +17,7 @@ from ablate.core.trial import TrialConfig
 from ablate.driver import run as drive
 from ablate.driver.options import RunOptions
 from ablate.study import parse_study
-from ablate.tracking.none import NoTracker
+from ablate.tracking.tracker import Several
 from ablate.tuning.planned import planned_trials
 from support.commands import TINY, run
 from support.own_network import OWN_NETWORK, local
@@ -99,7 +99,7 @@ def test_the_networks_of_the_front_reach_the_tracker_confirmed_where_they_were_t
 ) -> None:
     logged: list[TrialConfig] = []
 
-    class Remembers(NoTracker):
+    class Remembers(Several):
         def log_models(self, configs: Sequence[TrialConfig], *, data_dir: Path | None = None) -> None:
             logged.extend(configs)
 

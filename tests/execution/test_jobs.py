@@ -53,7 +53,7 @@ def test_a_cluster_that_starts_nothing_is_not_said_to_lack_ablate(monkeypatch: p
     monkeypatch.setattr(jobs, "_client", lambda address: client)
     monkeypatch.setattr(jobs, "PROBE_SECONDS", 0.0)
     monkeypatch.setattr(jobs, "POLL_SECONDS", 0.0)
-    with pytest.raises(ResourceError, match="still PENDING there after 0 s. Does the cluster have a free CPU"):
+    with pytest.raises(ResourceError, match=r"still PENDING there after 0 s[.] Does the cluster have a free CPU"):
         jobs.submit("http://head:8265", jobs.Job(name="tiny", study_text=STUDY, words=("ablate",)))
 
 

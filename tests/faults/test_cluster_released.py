@@ -25,9 +25,9 @@ confirm: {replicates: 1}
 TRACKER = """\
 import json, os, time
 import ray
-from ablate.tracking.none import NoTracker
+from ablate.tracking.tracker import Several
 
-class Looks(NoTracker):
+class Looks(Several):
     def log_models(self, configs, *, data_dir=None):
         joined = ray.is_initialized()
         with ray.init(address=os.environ["CLUSTER"], log_to_driver=False, ignore_reinit_error=True):

@@ -16,10 +16,9 @@ from ablate.base.errors import RequestError
 from ablate.driver.options import RunOptions
 from ablate.driver.run import search
 from ablate.engine.tasks import data_folder
-from ablate.results.report import write_maps
+from ablate.results.report.attention_maps import BlockMaps, write_maps
 from ablate.results.trials.tables import trials_table
 from ablate.studies.network import (
-    BlockMaps,
     attention_maps,
     continue_texts,
     load_network,

@@ -52,14 +52,15 @@ def test_the_users_own_settings_of_mlflow_stay(monkeypatch: pytest.MonkeyPatch) 
     assert (os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"], os.environ["MLFLOW_DISABLE_TELEMETRY"]) == ("77", "true")
 
 
-def test_environment_tags_name_the_commit_that_is_checked_out(tmp_path: Path) -> None:
+def test_environment_tags_name_the_commit_that_is_checked_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
     assert git_commit(tmp_path) is None
     subprocess.run([*git, "init", "-q"], check=True)
     assert git_commit(tmp_path) is None
     subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "x"], check=True)
     log = subprocess.run([*git, "log", "--format=%H"], check=True, capture_output=True, text=True)
-    tags = environment_tags(tmp_path)
+    tags = environment_tags()
     assert tags["mlflow.source.git.commit"] == log.stdout.strip()
     assert tags["env.python"] == ".".join(map(str, sys.version_info[:3]))
     assert all(tags.values())

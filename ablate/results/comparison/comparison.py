@@ -9,11 +9,12 @@ from typing import Any
 
 import polars as pl
 
+from ablate.base.plain_text import finite
 from ablate.core.objectives import SIZE_COLUMNS, given_for, on_test
 from ablate.results.comparison.compared_samples import Places
 from ablate.results.comparison.runs import Measured, Runs, collect, measure, pair_by_seed
 from ablate.results.comparison.tuning_budget import count_untuned
-from ablate.results.statistics.intervals import finite, metric_interval, t_interval
+from ablate.results.statistics.intervals import metric_interval, t_interval
 from ablate.results.statistics.samples import sample_interval, sources_of
 from ablate.results.trials.results import Results, once
 from ablate.study import PLACEBO, VARIANT, Study

@@ -18,10 +18,11 @@ import polars as pl
 import scipy
 from numpy.typing import NDArray
 
+from ablate.base.plain_text import finite
 from ablate.results.comparison.comparison import CONSTANTS, columns, metrics
 from ablate.results.comparison.runs import Measured, Runs, collect, measure
 from ablate.results.statistics.adjustment import holm
-from ablate.results.statistics.intervals import finite, t_interval, t_quantile
+from ablate.results.statistics.intervals import t_interval, t_quantile
 from ablate.results.trials.results import Results, once
 from ablate.study import Study
 from ablate.study.design import Arm, Factor, Term, arm_name, factorial, terms, without

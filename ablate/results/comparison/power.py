@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -14,6 +15,7 @@ import scipy
 
 from ablate.core.objectives import quality_objective, signed
 from ablate.results.comparison.comparison import seed_values
+from ablate.results.front.assessment import values_by_seed
 from ablate.results.front.front import confirmed, metric_at
 from ablate.results.statistics.looks import ERROR, share_of
 from ablate.results.trials.results import Results
@@ -63,15 +65,8 @@ def margin_power(question: Question, pairs: int, margin: float, tests: int = 1) 
 @cache
 def pairs_needed(question: Question, margin: float, tests: int = 1) -> int | None:
     """Return the fewest pairs with 80% power for a margin in units of sd(d); None above 10,000."""
-    low, high = 1, 2
-    while margin_power(question, high, margin, tests) < POWER:
-        if high >= MOST_PAIRS:
-            return None
-        low, high = high, min(2 * high, MOST_PAIRS)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if margin_power(question, middle, margin, tests) >= POWER else (middle, high)
-    return high
+    found = bisect_left(range(MOST_PAIRS + 1), POWER, 2, key=lambda pairs: margin_power(question, pairs, margin, tests))
+    return found if found <= MOST_PAIRS else None
 
 
 @cache
@@ -95,11 +90,9 @@ def paired_spreads(results: Results) -> dict[str, PairedSpread]:
     search: every confirmed network against the best confirmed network of its data set, in the first quality metric.
     Differences with a diverged seed are left out.
     """
-    study, reports = results.study, results.reports
-    if not reports.height:
+    if not results.reports.height:
         return {}
-    found = _of_variants if study.compare is not None else _of_confirmations
-    return found(results)
+    return _of_variants(results) if results.study.compare is not None else _of_confirmations(results)
 
 
 def pool(differences: Iterable[Sequence[float]]) -> PairedSpread | None:
@@ -130,27 +123,16 @@ def _of_confirmations(results: Results) -> dict[str, PairedSpread]:
     study, trials, reports = results.study, results.pooled.trials, results.pooled.reports
     objective = quality_objective(study.objectives)
     metric = metric_at(objective.metric, "confirm")
-    if metric not in reports.columns:
-        return {}
-    last = reports.filter(
-        pl.col("stage") == "confirm", pl.col("epoch") == pl.col("epoch").max().over("dataset", "trial", "seed")
-    )
-    seeds = {
-        (str(key[0]), int(key[1])): dict(part.select("seed", pl.col(metric).fill_null(math.nan)).iter_rows())
-        for key, part in last.partition_by("dataset", "trial", as_dict=True).items()
-    }
-    groups = []
+    groups: list[tuple[str, Sequence[float]]] = []
     for dataset in study.labels:
         rows = confirmed(trials.filter(pl.col("dataset") == dataset))
         rows = rows.filter(pl.col(metric).is_finite()) if metric in rows.columns else rows.clear()
-        if not rows.height:
-            continue
-        best = min(rows.iter_rows(named=True), key=lambda row: signed(objective, row[metric]))["trial"]
-        of_best = seeds[dataset, best]
-        for number in (n for n in rows["trial"].to_list() if n != best):
-            own = seeds[dataset, number]
-            common = sorted(own.keys() & of_best.keys())
-            groups.append((metric, [own[seed] - of_best[seed] for seed in common]))
+        if rows.height:
+            values = values_by_seed(reports, dataset, rows["trial"].to_list(), metric)
+            best = int(np.argmin([signed(objective, value) for value in rows[metric]]))
+            groups += [
+                (metric, own[np.isfinite(own)].tolist()) for own in np.delete(values - values[best], best, axis=0)
+            ]
     return _pooled_by_metric(groups)
 
 

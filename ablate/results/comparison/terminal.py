@@ -10,7 +10,7 @@ from ablate.results.comparison.comparison import cells
 from ablate.results.comparison.comparison_warnings import comparison_warnings
 from ablate.results.comparison.next_step import next_step
 from ablate.results.comparison.table import cell_lines, missing_text, scale_text
-from ablate.results.comparison.verdict_table import answer_lines, verdict_lines, warning_lines
+from ablate.results.comparison.verdict_table import hint_text, verdict_lines, warning_lines
 from ablate.results.comparison.verdicts import verdicts
 from ablate.results.front.confirmation import protocol_text
 from ablate.results.trials.results import Results
@@ -23,7 +23,6 @@ def comparison_lines(results: Results) -> RenderableType:
     above = map(Text, [*protocol, *filter(None, [scale_text(study), missing_text(study)])])
     below = cell_lines(study, cells(results))
     if not study.compared.margin:  # verdicts take a second to compute, and there are none
-        empty = pl.DataFrame(schema={"metric": pl.String()})
-        return Group(*above, *map(Text, answer_lines(study, empty, metric)), *warning_lines(warnings), below)
+        return Group(*above, Text(hint_text(metric)), *warning_lines(warnings), below)
     judged = verdicts(results).filter(pl.col("metric") == metric)
     return Group(*above, verdict_lines(study, judged, metric, warnings, next_step(results, judged)), Text(), below)

@@ -14,10 +14,9 @@ from ablate.base.plain_text import counted
 from ablate.core.objectives import is_share
 from ablate.results.comparison.tuning_budget import tuning_budget
 from ablate.results.comparison.tuning_scores import ROW, expected_best, tuning_curve, tuning_metric, tuning_scores
-from ablate.results.comparison.verdict_table import unit_text
 from ablate.results.rendering.drawing import Figure, evenly, finished, inline_chart, rounded, safe_stem, tips
 from ablate.results.rendering.latex import PageTable
-from ablate.results.rendering.numbers import DASH, printable, quantity, spell_metric, spell_seconds
+from ablate.results.rendering.numbers import DASH, printable, quantity, spell_metric, spell_seconds, unit_text
 from ablate.results.trials.results import Results, once
 from ablate.study import VARIANT, Study
 from ablate.study.space import Choices

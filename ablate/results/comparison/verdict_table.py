@@ -31,6 +31,7 @@ from ablate.results.rendering.numbers import (
     reach,
     spell_metric,
     spell_seconds,
+    unit_text,
 )
 from ablate.results.statistics.intervals import clopper_pearson
 from ablate.results.statistics.looks import share_of
@@ -61,10 +62,9 @@ def verdict_lines(
     study: Study, table: pl.DataFrame, metric: str, warnings: Sequence[StudyWarning], step: NextStep | None
 ) -> RenderableType:
     """Return the verdicts of a metric for a terminal: sentences, the next step, warnings, the table."""
-    own = table.filter(pl.col("metric") == metric)
-    found = verdict_block(study, own, metric, narrow=True)
+    found = verdict_block(study, table, metric, narrow=True)
     return Group(
-        *map(Text, answer_lines(study, own, metric)), *([Text(step_text(study, metric, step))] if step else []),
+        *map(Text, answer_lines(study, table, metric)), *([Text(step_text(study, metric, step))] if step else []),
         *warning_lines(warnings), Text(found.text), Text(), _table(found),
         *map(Text, found.notes),
     )  # fmt: skip
@@ -75,9 +75,8 @@ def answer_lines(study: Study, table: pl.DataFrame, metric: str) -> Iterator[str
     if given_for(study.compared.margin, metric) is None:
         yield hint_text(metric)
         return
-    own = table.filter(pl.col("metric") == metric)
-    columns = own["column"].n_unique()
-    for column, sentences in verdict_answers(study, own):
+    columns = table["column"].n_unique()
+    for column, sentences in verdict_answers(study, table):
         if columns > 1:
             yield f"{column}:"
         for name, sentence in sentences:
@@ -176,14 +175,6 @@ def verdict_sentence(row: Row, rows: Sequence[Row] = ()) -> str:
         if row["seeds_needed"] is not None and row["seeds_needed"] > row["n"]:
             text += f", and {row['seeds_needed']} {row['over']} find an equal variant non-inferior with 80% power"
     return f"{text}{'; ' * bool(remark)}{remark}."
-
-
-def unit_text(metric: str, value: float) -> str:
-    """Return an unsigned difference in the metric's unit: points for a share."""
-    if not is_share(metric):
-        return f"{value:.3g}"
-    points = f"{float(f'{100 * value:.3g}'):g}"
-    return f"{points} point{'s' * (points != '1')}"
 
 
 def verdict_block(study: Study, table: pl.DataFrame, metric: str, *, narrow: bool = False) -> VerdictBlock:

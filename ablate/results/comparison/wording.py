@@ -12,7 +12,7 @@ from ablate.core.objectives import count_states, is_higher_better, is_share
 from ablate.core.registry import FAMILY
 from ablate.results.comparison.table import missing_text, scale_text
 from ablate.results.front.confirmation import opened_text, protocol_text
-from ablate.results.front.findings import STATE_WORDS
+from ablate.results.front.findings import by_state
 from ablate.results.front.wording import METHODS, seeds_text
 from ablate.results.rendering.numbers import capital, equal_seeds, printable, spell_metric
 from ablate.results.trials.results import Results
@@ -62,19 +62,14 @@ def trials_text(study: Study, trials: pl.DataFrame) -> str:
     every = trials.filter(pl.col("dataset").is_in(study.labels))
     tuning, every = (every.filter(pl.col("stage") == stage) for stage in ("tune", "search"))
     if study.tune is not None:
-        first = f"{tuning.height:,} of the tuning: {', '.join(_by_state(tuning))}; then " if tuning.height else ""
-        return f"{first}{planned:,} rows planned, a trial for each winner: {', '.join(_by_state(every)) or 'not begun'}"
+        first = f"{tuning.height:,} of the tuning: {', '.join(by_state(tuning))}; then " if tuning.height else ""
+        return f"{first}{planned:,} rows planned, a trial for each winner: {', '.join(by_state(every)) or 'not begun'}"
     own, further = (every.filter(of_them) for of_them in (pl.col("source").is_null(), pl.col("source").is_not_null()))
-    listed = _by_state(own)
+    listed = by_state(own)
     listed += [f"{planned - own.height:,} not yet begun"] if planned > own.height else []
     text = f"{planned:,} planned, none chosen and none stopped early: {', '.join(listed)}"
-    more = f"; further seeds in {further.height:,} more: {', '.join(_by_state(further))}"
+    more = f"; further seeds in {further.height:,} more: {', '.join(by_state(further))}"
     return text + more if further.height else text
-
-
-def _by_state(trials: pl.DataFrame) -> list[str]:
-    states = count_states(trials["state"])
-    return [f"{count:,} {STATE_WORDS[state]}" for state, count in states.items() if count]
 
 
 def answers(study: Study, table: pl.DataFrame) -> list[tuple[str, list[tuple[str, str]]]]:

@@ -30,7 +30,6 @@ class Fitted:
 
     form: Form
     parameters: Array
-    loss: float
     aicc: float
     scale: float
     agreeing: int = 1
@@ -54,24 +53,13 @@ MODELS: dict[Form, Callable[[Array, Array], Array]] = {
 }
 
 
-def power_jacobian(p: Array, log_size: Array) -> Array:
-    """Return the derivatives of the power form's log error by (log E, log A, α), [..., n, 3]."""
-    floor = np.exp(p[0] - _power(p, log_size))
-    return np.stack([floor, 1 - floor, -(1 - floor) * log_size], axis=-1)
-
-
 def jacobian(form: Form, p: Array, log_size: Array) -> Array:
     """Return the derivatives of the form's log error by its parameters, [..., n, k]."""
     if form == "power":
-        return power_jacobian(p, log_size)
+        floor = np.exp(p[0] - _power(p, log_size))
+        return np.stack([floor, 1 - floor, -(1 - floor) * log_size], axis=-1)
     ones = np.ones(np.broadcast_shapes(np.shape(p[0]), log_size.shape))
     return ones[..., None] if form == "constant" else np.stack([ones, -log_size * ones], axis=-1)
-
-
-def huber(residuals: Array) -> float:
-    """Return the summed Huber loss of log residuals with the corner at 1e-3."""
-    size = np.abs(residuals)
-    return float(np.where(size <= HUBER, 0.5 * size**2, HUBER * (size - 0.5 * HUBER)).sum())
 
 
 def aicc(residuals: Array, coefficients: int) -> float:
@@ -100,9 +88,7 @@ def fit_form(form: Form, sizes: Array, errors: Array) -> Fitted:
         slope, level = np.polyfit(log_size, log_error, 1)
         solution = refine("log-linear", np.array([level, -slope]), log_size, log_error)
     residuals = log_error - MODELS[form](solution, log_size)
-    return Fitted(
-        form=form, parameters=solution, loss=huber(residuals), aicc=aicc(residuals, len(solution)), scale=scale
-    )
+    return Fitted(form=form, parameters=solution, aicc=aicc(residuals, len(solution)), scale=scale)
 
 
 def refine(form: Form, start: Array, log_size: Array, log_error: Array) -> Array:
@@ -129,14 +115,13 @@ def _fit_power(log_size: Array, log_error: Array, scale: float) -> Fitted:
     for exponent, below in product((0.15, 0.4, 0.8, 1.5), (0.05, 0.7, 2.5)):
         start = np.array([lowest - below, middle, exponent])
         solutions.append(refine("power", start, log_size, log_error))
-    losses = np.array([huber(log_error - _power(p, log_size)) for p in solutions])
+    losses = np.array([scipy.special.huber(HUBER, log_error - _power(p, log_size)).sum() for p in solutions])
     best = int(losses.argmin())
     near = losses <= losses[best] * 1.005 + 1e-12
     residuals = log_error - _power(solutions[best], log_size)
     return Fitted(
         form="power",
         parameters=solutions[best],
-        loss=float(losses[best]),
         aicc=aicc(residuals, 3),
         scale=scale,
         agreeing=int(near.sum()),

@@ -12,7 +12,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from ablate.base.randomness import stream
-from ablate.core.objectives import is_maximized, loss, quality_objective, signed
+from ablate.core.objectives import is_maximized, loss, losses, quality_objective, signed
 from ablate.results.front.answer import Difference, compare_with_best, unselected_best
 from ablate.results.front.front import candidates, front_stage, metric_at, metric_values, objective_values
 from ablate.results.front.front_uncertainty import VolumeInterval, attainment, front_probabilities, volume_interval
@@ -30,23 +30,14 @@ Signed = TypeVar("Signed", Difference, Interval)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attained:
-    """The qualities that a quarter, half and three quarters of the seeds attain at a cost or below."""
-
-    cost: float
-    quarter: float
-    half: float
-    three_quarters: float
-
-
-@dataclass(frozen=True, kw_only=True)
 class Assessment:
     """The confirmed networks of a data set over all their seeds; numbers in the metric's own unit.
 
     `seeds` are the fewest and the most seeds of a network. The keys of `differences` and `front` are numbers of trials.
     `look` is the number of this look at the networks (`searched_looks`). `margin` is `confirm.margin` of the quality,
     or None. `best_number` is the best network's quality as if it had not been chosen by it, for other seeds and, where
-    each sample's value is known, for other samples.
+    each sample's value is known, for other samples. `attained` are costs with the qualities that a quarter and three
+    quarters of the seeds attain there or below.
     """
 
     look: int
@@ -57,12 +48,11 @@ class Assessment:
     differences: Mapping[int, Difference]
     front: Mapping[int, float]
     volume: VolumeInterval | None
-    attained: tuple[Attained, ...]
+    attained: tuple[tuple[float, float, float], ...]
 
 
 def assess(results: Results, dataset: str) -> Assessment | None:
     """Return the assessment of a data set, or None: fewer than two confirmed networks or seeds, equal seeds."""
-    trials, reports = results.trials, results.reports
     study, trials, reports = results.study, results.pooled.trials, results.pooled.reports
     if not reports.height or front_stage(trials, dataset) != "confirm":
         return None
@@ -83,7 +73,7 @@ def assess(results: Results, dataset: str) -> Assessment | None:
     losses, fixed = -sign * measured, _losses(rows, others)
     probabilities = front_probabilities(losses, fixed, stream(study.seed, dataset, 0, "front"))
     best = next(i for i, each in enumerate(found) if each.verdict == "best")
-    samples = rows["test_samples"][best] if "test_samples" in rows.columns else None
+    samples = rows["test_samples"][best]
     number = _in_unit(unselected_best(sign * measured, metric if sign > 0 else "", samples=samples), sign)
     floor, ceiling = natural_bounds(quality.metric)
     number = replace(number, low=max(number.low, floor), high=min(number.high, ceiling))
@@ -118,9 +108,8 @@ def _cheapest_first(rows: pl.DataFrame, others: list[Objective]) -> pl.DataFrame
 
 def _losses(rows: pl.DataFrame, objectives: list[Objective]) -> Values:
     """Return the losses of objectives at the confirmation, on their axes' scales, [n, m]."""
-    values = objective_values(rows, objectives, "confirm")
-    columns = [[loss(o, v) for v in values[:, i].tolist()] for i, o in enumerate(objectives)]
-    return np.array(columns, dtype=np.float64).reshape(len(objectives), rows.height).T
+    values = objective_values(rows, objectives, "confirm").tolist()
+    return np.array([losses(objectives, row) for row in values]).reshape(rows.height, len(objectives))
 
 
 def values_by_seed(reports: pl.DataFrame, dataset: str, numbers: Sequence[int], metric: str) -> Values:
@@ -154,15 +143,13 @@ def _volume(study: Study, trials: pl.DataFrame, losses: Values, fixed: Values) -
     return volume_interval(losses, fixed, corner, stream(study.seed, dataset, 0, "front", "volume"))
 
 
-def _attained(rows: pl.DataFrame, others: list[Objective], losses: Values, sign: float) -> tuple[Attained, ...]:
+def _attained(
+    rows: pl.DataFrame, others: list[Objective], losses: Values, sign: float
+) -> tuple[tuple[float, float, float], ...]:
     """Return the attained qualities by cost where there is one other objective, minimised: over seeds that all have."""
     if len(others) != 1 or is_maximized(others[0]) or not np.isfinite(losses).all(axis=0).any():
         return ()
     costs = np.array([signed(others[0], v) for v in objective_values(rows, others, "confirm")[:, 0].tolist()])
     table = attainment(losses[:, np.isfinite(losses).all(axis=0)], costs)
-    found = [
-        Attained(cost=float(c), quarter=-sign * a, half=-sign * b, three_quarters=-sign * d)
-        for c, (a, b, d) in zip(costs, table.tolist(), strict=True)
-        if math.isfinite(d)
-    ]
-    return tuple(found)
+    pairs = zip(costs.tolist(), table.tolist(), strict=True)
+    return tuple((cost, -sign * a, -sign * b) for cost, (a, b) in pairs if math.isfinite(b))

@@ -10,9 +10,8 @@ from ablate.core.objectives import is_maximized, is_share, quality_objective
 from ablate.results.front.confirmation import failed_text, open_text
 from ablate.results.front.findings import Findings
 from ablate.results.front.front import confirmed, metric_at
-from ablate.results.front.summary import amount
 from ablate.results.front.tables import last_reports, network, quality_name
-from ablate.results.rendering.numbers import format_signed
+from ablate.results.rendering.numbers import format_signed, unit_text
 from ablate.results.statistics.intervals import FEW_SEEDS, smallest_effect
 from ablate.results.trials.pooling import alike_over_seeds
 from ablate.results.trials.study_warnings import StudyWarning, equal_seeds
@@ -43,7 +42,7 @@ def cautions(found: Findings) -> Iterator[StudyWarning]:
         if count and is_share(quality_name(study)) and 1 / count > value:
             text = (
                 f"One of the {count:,} validation samples is worth {100 / count:.2g} points, more than the margin "
-                f"of {amount('accuracy', value)}: the search cannot tell networks apart that finely"
+                f"of {unit_text('accuracy', value)}: the search cannot tell networks apart that finely"
             )
             yield StudyWarning(code="coarse-validation", text=text)
     outliers = [row for row in front.iter_rows(named=True) if row["outlying_seeds"]]
@@ -62,8 +61,6 @@ def _few_seeds(seeds: int) -> str:
 
 def split_samples(trials: pl.DataFrame, column: str) -> int | None:
     """Return how many samples a split has, the fewest of the trials of its data set, or None if it is not known."""
-    if column not in trials.columns:
-        return None
     found = trials[column].drop_nulls()
     return int(found.to_numpy().min()) if len(found) else None
 
@@ -89,7 +86,7 @@ def shrinkage_text(found: Findings) -> str:
     study, own = found.results.study, found.pooled.trials
     quality, name = quality_objective(study.objectives), quality_name(study)
     measured = metric_at(quality.metric, "confirm")
-    if not {quality.metric, measured, "source"} <= set(own.columns):
+    if not {quality.metric, measured} <= set(own.columns):
         return ""
     searched = own.filter(stage="search").select(source="trial", searched=quality.metric)
     both = confirmed(own).select("source", confirmed=measured).join(searched, on="source").drop_nulls()

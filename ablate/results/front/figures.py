@@ -163,8 +163,8 @@ def _band_layer(study: Study, found: Findings, x: alt.X, y: alt.Y) -> list[Any]:
         return []
     factor = 100 if is_share(quality_name(study)) else 1
     values = [
-        {"size": a.cost, "quality": rounded(factor * a.quarter), "other": rounded(factor * a.three_quarters)}
-        for a in found.assessed.attained
+        {"size": cost, "quality": rounded(factor * a), "other": rounded(factor * b)}
+        for cost, a, b in found.assessed.attained
     ]
     band = inline_chart(values).mark_area(interpolate="step-after", color="role:accent", opacity=0.14, clip=True)
     return [band.encode(x=x, y=y, y2="other:Q")]

@@ -7,6 +7,7 @@ from functools import cached_property
 
 import polars as pl
 
+from ablate.base.plain_text import counted
 from ablate.core.objectives import count_states, is_share, quality_objective
 from ablate.results.fits.fits import CurveFit, fit_curve
 from ablate.results.front.assessment import Assessment, assessments
@@ -16,7 +17,6 @@ from ablate.results.front.summary import Pick, size_metric, summary
 from ablate.results.front.tables import front_table, last_reports, quality_name, replicate_values
 from ablate.results.trials.confirmation import Confirmations, confirmations
 from ablate.results.trials.results import Results, once
-from ablate.study import Study
 
 STATE_WORDS = {
     "COMPLETE": "complete",
@@ -70,10 +70,17 @@ class Findings:
 
     @cached_property
     def fit(self) -> CurveFit:
-        """The curve of error against size."""
-        return front_fit(
-            self.results.study, self.front.clear() if self.provisional else self.front, self.pooled.reports
-        )
+        """Error (1 - accuracy, or the loss) against size along the front, with the replicates of each network."""
+        study, last = self.results.study, last_reports(self.pooled.reports)
+        objective, size = quality_objective(study.objectives), size_metric(study)
+        sizes, errors, networks = [], [], []
+        for row in () if self.provisional else self.front.iter_rows(named=True):
+            metric = metric_at(objective.metric, row["stage"])
+            values = replicate_values(last, row["dataset"], row["trial"], metric) or [row[quality_name(study)]]
+            sizes += [float(row[size] or 0)] * len(values)
+            errors += [1 - value if is_share(metric) else value for value in values]
+            networks += [row["trial"]] * len(values)
+        return fit_curve(sizes, errors, networks=networks)
 
     @property
     def withheld(self) -> str:
@@ -109,36 +116,15 @@ def findings(results: Results) -> dict[str, Findings]:
     return {dataset: Findings(results, dataset) for dataset in results.study.labels}
 
 
-def front_fit(study: Study, front: pl.DataFrame, reports: pl.DataFrame) -> CurveFit:
-    """Fit error (1 - accuracy, or the loss) against size along the front, with the replicates of each network."""
-    objective, size = quality_objective(study.objectives), size_metric(study)
-    last = last_reports(reports)
-    sizes, errors, networks = [], [], []
-    for row in front.iter_rows(named=True):
-        metric = metric_at(objective.metric, row["stage"])
-        values = replicate_values(last, row["dataset"], row["trial"], metric) or [row[quality_name(study)]]
-        sizes += [float(row[size] or 0)] * len(values)
-        errors += [1 - value if is_share(metric) else value for value in values]
-        networks += [row["trial"]] * len(values)
-    return fit_curve(sizes, errors, networks=networks)
+def by_state(trials: pl.DataFrame) -> list[str]:
+    """Return how many trials are in each state that occurs: `15 complete`, `9 stopped early`."""
+    return [f"{count:,} {STATE_WORDS[state]}" for state, count in count_states(trials["state"]).items() if count]
 
 
-def state_counts(trials: pl.DataFrame) -> dict[str, dict[str, int]]:
-    """Return {stage: {state: number of trials}}, stages in the order search, confirm; absent ones are omitted."""
-    counts: dict[str, dict[str, int]] = {}
-    for stage in ("search", "confirm"):
-        states = trials.filter(pl.col("stage") == stage)["state"].to_list() if trials.height else []
-        if states:
-            counts[stage] = {state: count for state, count in count_states(states).items() if count}
-    return counts
-
-
-def counts_text(counts: dict[str, dict[str, int]]) -> str:
+def counts_text(trials: pl.DataFrame) -> str:
     """Return `24 search trials (15 complete, 9 stopped early), 5 confirmation trials (5 complete)`."""
     parts = []
-    for stage, states in counts.items():
-        total = sum(states.values())
-        listed = ", ".join(f"{number} {STATE_WORDS[state]}" for state, number in states.items())
-        word = "confirmation" if stage == "confirm" else "search"
-        parts.append(f"{total:,} {word} trial{'s' * (total != 1)} ({listed})")
+    for stage, word in (("search", "search"), ("confirm", "confirmation")):
+        own = trials.filter(stage=stage)
+        parts += [f"{counted(own.height, f'{word} trial')} ({', '.join(by_state(own))})"] * bool(own.height)
     return ", ".join(parts) or "no trials"

@@ -18,7 +18,7 @@ LEVEL = 0.95
 FINEST, STEPS = 0.2, 6  # smallest standard deviation of a grid, in standard errors of a mean, and their number
 NONE, WEIGHT = 1e-4, 4  # a scatter so small that equal networks are in any order; prior weight of none, of a step: 1
 EXACT = 1e-10  # smallest variance of a seed, in squares of the range of means: below it matrices are singular
-QUARTILES = (25, 50, 75)
+QUARTILES = (25, 75)
 Values = NDArray[np.float64]
 
 
@@ -115,13 +115,11 @@ def volume_interval(losses: Values, others: Values, corner: Values, rng: np.rand
 
 def volume(means: Values, others: Values, corner: Values) -> float:
     """Return the hypervolume of networks with these mean losses, within the reference point."""
-    points = np.column_stack([means, others])
-    inside = points[(points < corner).all(axis=1)]
-    return float(moocore.hypervolume(inside, ref=corner)) if len(inside) else 0.0
+    return float(moocore.hypervolume(np.column_stack([means, others]), ref=corner))
 
 
 def attainment(losses: Values, costs: Values) -> Values:
-    """Return for each cost the losses that a quarter, half and three quarters of the seeds attain, [costs, 3].
+    """Return for each cost the losses that a quarter and three quarters of the seeds attain, [costs, 2].
 
     `losses` are [networks, seeds], `costs` [networks] ascending. Each seed is one front; the loss at a cost is that of
     the surface of moocore's empirical attainment function, infinite where it is not attained.

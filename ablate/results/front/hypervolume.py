@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from ablate.core.objectives import loss, signed
+from ablate.core.objectives import loss, losses, signed
 from ablate.results.front.front import candidates, front_stage, metric_at, metric_values, objective_values
 
 if TYPE_CHECKING:
@@ -76,10 +76,9 @@ def dominated_volume(values: NDArray[np.float64], objectives: Sequence[Objective
     """Return the volume between `values` [n, m] and `reference` [m], NaN without points."""
     if not len(values) or not np.isfinite(reference).all():
         return math.nan
-    scaled = np.stack([_minimise(values[:, i], o) for i, o in enumerate(objectives)], axis=1)
-    corner = np.array([_minimise(np.array([r]), o)[0] for r, o in zip(reference, objectives, strict=True)])
-    inside = scaled[(scaled < corner).all(axis=1)]
-    return float(moocore.hypervolume(inside, ref=corner)) if len(inside) else 0.0
+    scaled = np.array([losses(objectives, row) for row in values.tolist()])
+    corner = np.array(losses(objectives, reference))
+    return float(moocore.hypervolume(scaled, ref=corner))
 
 
 def reference_point(table: pl.DataFrame, objectives: Sequence[Objective]) -> tuple[dict[str, float], tuple[str, ...]]:
@@ -104,12 +103,8 @@ def _derived_reference(complete: pl.DataFrame, objective: Objective) -> float:
     values = values[np.isfinite(values)]
     if not len(values):
         return math.nan
-    scaled = _minimise(values, objective)
+    scaled = np.array([loss(objective, value) for value in values.tolist()])
     spread = float(scaled.max() - scaled.min())
     corner = float(scaled.max()) + MARGIN * (spread or max(abs(float(scaled.max())), 1.0))
     corner = signed(objective, corner)
     return float(10 ** min(max(corner, -LARGEST_POWER), LARGEST_POWER)) if objective.log else corner
-
-
-def _minimise(values: NDArray[np.float64], objective: Objective) -> NDArray[np.float64]:
-    return np.array([loss(objective, value) for value in values.tolist()])

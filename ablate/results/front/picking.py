@@ -16,6 +16,7 @@ from ablate.core.objectives import COST_METRICS, constraint_text, quality_object
 from ablate.results.front.assessment import values_by_seed
 from ablate.results.front.front import candidates, confirmed, metric_at, metric_values, objective_values
 from ablate.results.front.front_uncertainty import cost_ranks, draw_means
+from ablate.results.front.tables import last_reports, seed_values
 from ablate.results.statistics.intervals import Interval, natural_bounds, t_interval
 from ablate.results.statistics.two_way import NO_SPREAD, lay_out
 from ablate.results.trials.results import Results
@@ -100,7 +101,8 @@ def choose(results: Results, dataset: str, asked: Sequence[Bound]) -> Choice | N
     )
     row = rows.row(best, named=True)
     shown = dict.fromkeys([*(metric_at(o.metric, stage) for o in objectives), *(b.metric for b in bounds)])
-    seeds = {metric: _seed_values(found.reports, row, metric) for metric in shown}
+    last = last_reports(found.reports)
+    seeds = {metric: seed_values(last, row, metric) for metric in shown}
     return Choice(
         dataset=dataset,
         row=row,
@@ -149,16 +151,6 @@ def _nearest(
     pairs = [(bound, column[place]) for bound, column in zip(bounds, values, strict=True)]
     missed = tuple((bound, value) for bound, value in pairs if violation(bound, value) > 0)
     return NoChoice(dataset=dataset, row=rows.row(place, named=True), missed=missed)
-
-
-def _seed_values(reports: pl.DataFrame, row: dict[str, Any], metric: str) -> list[float]:
-    """Return a metric's value of each seed in the last report, or the row's value if it is one of the whole trial."""
-    if metric not in COST_METRICS and reports.height and metric in reports.columns:
-        own = reports.filter(pl.col("trial") == row["trial"])
-        last = own.filter(pl.col("epoch") == own["epoch"].max())
-        return [float(value) for value in metric_values(last, metric)]
-    value = row.get(metric)
-    return [math.nan if value is None else float(value)]
 
 
 def _kept(study: Study, bound: Bound, rows: pl.DataFrame, place: int, reports: pl.DataFrame) -> Kept:

@@ -14,7 +14,16 @@ from ablate.results.front.assessment import Assessment
 from ablate.results.front.front import cost_metric
 from ablate.results.front.tables import network, quality_name
 from ablate.results.front.uncertainty import sources_text
-from ablate.results.rendering.numbers import DASH, compact, equal_seeds, format_signed, quantity, ratio, spell_metric
+from ablate.results.rendering.numbers import (
+    DASH,
+    compact,
+    equal_seeds,
+    format_signed,
+    quantity,
+    ratio,
+    spell_metric,
+    unit_text,
+)
 from ablate.study import Study
 from ablate.study.study import OWN_DATA
 
@@ -145,7 +154,7 @@ def _compared(study: Study, dataset: str, rows: Sequence[Row], best: Row, named:
     if assessed.margin is None:
         text = f"{_on(dataset)}, {_open_text(study, rows, named, assessed)} {number}"
         return text if len(_open(rows)) < 2 else f"{text} {_how_to_get_a_verdict(study)}"
-    margin, size = amount(quality_name(study), assessed.margin), size_metric(study)
+    margin, size = unit_text(quality_name(study), assessed.margin), size_metric(study)
     if named["verdict"] == "non-inferior":
         return (
             f"{_on(dataset)}, {network(study, named)} is the smallest network that is non-inferior to the best at the "
@@ -195,7 +204,7 @@ def _worst(study: Study, *rows: Row) -> str:
     ends = [row["difference_low"] if up else -row["difference_high"] for row in rows if row["difference"] is not None]
     if not ends or rows[0]["verdict"] == "best":
         return ""
-    return f", and could be {amount(quality_name(study), max(-min(ends), 0.0))} worse than the best"
+    return f", and could be {unit_text(quality_name(study), max(-min(ends), 0.0))} worse than the best"
 
 
 def _best_number(study: Study, best: Row, assessed: Assessment) -> str:
@@ -226,14 +235,6 @@ def _sizes(study: Study, row: Row) -> str:
 
 def _share(whole: float, part: float) -> str:
     return f"1/{ratio(whole / part)}" if part else "none"
-
-
-def amount(metric: str, value: float) -> str:
-    """Return a size of a difference in words: `1 point` for 0.01 of an accuracy, otherwise the number."""
-    if not is_share(metric):
-        return f"{value:.3g}"
-    points = f"{100 * value:.3g}"
-    return f"{points} point{'s' * (points != '1')}"
 
 
 def difference_text(study: Study, row: Row, unit: str = " points") -> str:

@@ -5,23 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from itertools import compress
-from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from ablate.base.files import DiskFolder
-from ablate.base.plain_text import settings_text
-from ablate.core.objectives import SIZE_COLUMNS, quality_objective
+from ablate.base.plain_text import finite, settings_text
+from ablate.core.objectives import COST_METRICS, SIZE_COLUMNS, quality_objective
 from ablate.results.fits.fits import FORMS, CurveFit
 from ablate.results.front.assessment import Assessment, assessments
 from ablate.results.front.front import front, metric_at
 from ablate.results.rendering.numbers import DASH, compact, count, interval_text, printable, quantity, ratio
-from ablate.results.statistics.intervals import Interval, finite, metric_interval, outlying
+from ablate.results.statistics.intervals import Interval, metric_interval, outlying
 from ablate.results.statistics.samples import Spread, sample_interval, sources_of
 from ablate.results.trials.results import Results, once
 from ablate.results.trials.sample_tables import spread_of
-from ablate.results.trials.tables import csv_text
 from ablate.study import VARIANT, Study
 
 SIZES = ("parameters", "flops", "q")  # headings, without capitals
@@ -78,6 +75,13 @@ def replicate_values(last: pl.DataFrame, dataset: str, trial: int, metric: str) 
     return [math.nan if value is None else float(value) for value in rows[metric]]
 
 
+def seed_values(last: pl.DataFrame, row: Mapping[str, Any], metric: str) -> list[float]:
+    """Return a metric's value of each seed in a trial's last report, or the row's value if no report has it."""
+    value = row.get(metric)
+    own = [] if metric in COST_METRICS else replicate_values(last, row["dataset"], row["trial"], metric)
+    return own or [math.nan if value is None else float(value)]
+
+
 def quality_name(study: Study) -> str:
     """Return the quality metric without its split: `accuracy` for `val_accuracy`."""
     return quality_objective(study.objectives).metric.removeprefix("val_")
@@ -90,10 +94,7 @@ def row_interval(study: Study, row: dict[str, Any], last: pl.DataFrame) -> tuple
     otherwise for other seeds alone.
     """
     metric = metric_at(quality_objective(study.objectives).metric, row["stage"])
-    values = replicate_values(last, row["dataset"], row["trial"], metric)
-    if not values:
-        value = row.get(metric)
-        values = [math.nan if value is None else float(value)]
+    values = seed_values(last, row, metric)
     own = last.filter(pl.col("dataset") == row["dataset"], pl.col("trial") == row["trial"]) if last.height else last
     found = spread_of(own, metric)
     if found is not None:
@@ -150,7 +151,7 @@ def front_table(results: Results) -> pl.DataFrame:
             pl.String(),
         ),
     ]
-    table = rows.select(c for c in kept if c in rows.columns).with_columns(quality)
+    table = rows.select(kept).with_columns(quality)
     others = [o.metric for o in study.objectives if o.metric != quality_objective(study.objectives).metric]
     named = dict.fromkeys(each for metric in others for each in (metric, metric_at(metric, "confirm")))
     return table.with_columns(rows[each] for each in named if each in rows.columns and each not in table.columns)
@@ -242,9 +243,3 @@ _FIT_SCHEMA: dict[str, pl.DataType] = {
     **dict.fromkeys(_FLOATS, pl.Float64()),
     **dict.fromkeys((f"aicc_{form.replace('-', '_')}" for form in FORMS), pl.Float64()),
 }
-
-
-def write_csv(table: pl.DataFrame, path: Path) -> Path:
-    """Write a table as CSV atomically; empty cells are missing values."""
-    DiskFolder(path.parent).write(path.name, csv_text(table).encode())
-    return path

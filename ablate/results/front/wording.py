@@ -13,7 +13,7 @@ from ablate.results.fits.fits import EQUATIONS, MAX_EXTRAPOLATION, MIN_DECADES, 
 from ablate.results.fits.misfit import SCATTER
 from ablate.results.front.budget import ended_early_text, gpu_hours, hours_content, hours_text
 from ablate.results.front.confirmation import confirmation_text, open_text, opened_text, protocol_text
-from ablate.results.front.findings import Findings, counts_text, findings, state_counts
+from ablate.results.front.findings import Findings, counts_text, findings
 from ablate.results.front.front import confirmed
 from ablate.results.front.hypervolume import hypervolume
 from ablate.results.front.summary import size_metric
@@ -28,7 +28,7 @@ def status_lines(results: Results) -> list[tuple[str, str]]:
     """Return the page's first lines: protocol, trials by state, seeds, confirmation."""
     study = results.study
     begun = Counter(results.trials.filter(stage="search")["dataset"])
-    lines = [("Protocol", protocol_text(study)), ("Trials", counts_text(state_counts(results.trials)))]
+    lines = [("Protocol", protocol_text(study)), ("Trials", counts_text(results.trials))]
     lines.append(("Seeds", seeds_text(study, results.reports)))
     for dataset, found in findings(results).items():
         words = confirmation_text(results, dataset) if found.front.height else "no front yet: no trial is complete"

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import altair as alt
@@ -17,7 +16,6 @@ import polars as pl
 import vl_convert
 from markupsafe import Markup
 
-from ablate.base.files import DiskFolder
 from ablate.results.trials.tables import csv_text
 
 PNG_WIDTH, HEIGHT, PNG_SCALE = 760, 380, 2
@@ -109,24 +107,14 @@ def paint(spec: Any, palette: Mapping[str, str]) -> Any:
     return palette.get(spec, spec) if isinstance(spec, str) else spec
 
 
-def write_svg(figure: Figure, folder: Path) -> Path:
-    """Write a figure atomically as an SVG file and return its path."""
-    return _write(folder, f"{figure.stem}.svg", figure.svg.encode())
+def svg(figure: Figure) -> str:
+    """Return a figure as an SVG file."""
+    return figure.svg
 
 
-def write_png(figure: Figure, folder: Path) -> Path:
-    """Write a figure atomically as a PNG file and return its path."""
-    return _write(folder, f"{figure.stem}.png", png(figure))
-
-
-def write_data(figure: Figure, folder: Path) -> Path:
-    """Write what a figure draws atomically as a CSV file and return its path."""
-    return _write(folder, f"{figure.stem}.csv", csv_text(drawn_data(figure)).encode())
-
-
-def _write(folder: Path, name: str, content: bytes) -> Path:
-    DiskFolder(folder).write(name, content)
-    return folder / name
+def data(figure: Figure) -> str:
+    """Return what a figure draws as a CSV file."""
+    return csv_text(drawn_data(figure))
 
 
 def png(figure: Figure) -> bytes:

@@ -5,15 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ablate.base.files import DiskFolder
 from ablate.results.rendering.numbers import printable
-
-if TYPE_CHECKING:
-    import jinja2
 
 LONGEST = 45  # rows of a `tabular`; a longer table is a `longtable`, which breaks over pages
 SPECIAL = {
@@ -58,61 +52,31 @@ class PageTable:
         return "tabular" if sum(len(rows) for rows in self.groups.values()) <= LONGEST else "longtable"
 
 
-def write_latex(table: PageTable, folder: Path) -> Path:
-    """Write a table atomically as STEM.tex and return its path."""
-    name = f"{table.stem}.tex"
-    DiskFolder(folder).write(name, latex(table).encode())
-    return folder / name
-
-
 def latex(table: PageTable) -> str:
     r"""Return a table as LaTeX that needs `\usepackage{booktabs}`, and `longtable` if it is long."""
-    return _environment().get_template("table").render(table=table)
+    width, kind = len(table.headings), table.environment
+    also = r" and \usepackage{longtable}" * (kind == "longtable")
+    lines = [
+        f"% {escape(table.caption)}",
+        rf"% Needs \usepackage{{booktabs}}{also}.",
+        f"% In full precision: {escape(table.csv)}",
+        rf"\begin{{{kind}}}{{l{'r' * (width - 1)}}}",
+        r"\toprule",
+        _line(table.headings),
+        r"\midrule",
+    ]
+    for index, (name, rows) in enumerate(table.groups.items()):
+        if name:
+            lines += [r"\addlinespace"] * bool(index)
+            lines.append(rf"\multicolumn{{{width}}}{{l}}{{\textbf{{{escape(name)}}}}} \\")
+        lines += map(_line, rows)
+    return "\n".join([*lines, r"\bottomrule", rf"\end{{{kind}}}", ""])
+
+
+def _line(cells: Sequence[str]) -> str:
+    return " & ".join(map(escape, cells)) + r" \\"
 
 
 def escape(value: Any) -> str:
     """Return a text for LaTeX: nothing in it is a command, a column or a comment."""
     return _SPECIAL.sub(lambda found: SPECIAL[found[0]], printable(str(value)))
-
-
-TEMPLATE = r"""% <<table.caption>>
-% Needs \usepackage{booktabs}((* if table.environment == "longtable" *)) and \usepackage{longtable}((* endif *)).
-% In full precision: <<table.csv>>
-\begin{<<table.environment>>}{l((* for _ in table.headings[1:] *))r((* endfor *))}
-\toprule
-((* for heading in table.headings *))<<heading>>((* if not loop.last *)) & ((* endif *))((* endfor *)) \\
-\midrule
-((* for name, rows in table.groups.items() *))
-((* if name *))
-((* if not loop.first *))\addlinespace
-((* endif *))
-\multicolumn{<<table.headings | length>>}{l}{\textbf{<<name>>}} \\
-((* endif *))
-((* for row in rows *))
-((* for cell in row *))<<cell>>((* if not loop.last *)) & ((* endif *))((* endfor *)) \\
-((* endfor *))
-((* endfor *))
-\bottomrule
-\end{<<table.environment>>}
-"""
-
-
-@cache
-def _environment() -> jinja2.Environment:
-    """Return the template with delimiters that LaTeX does not use; `escape` is applied to every value."""
-    import jinja2  # late: the terminal's tables do without
-
-    return jinja2.Environment(
-        loader=jinja2.DictLoader({"table": TEMPLATE}),
-        block_start_string="((*",
-        block_end_string="*))",
-        variable_start_string="<<",
-        variable_end_string=">>",
-        comment_start_string="((=",
-        comment_end_string="=))",
-        finalize=escape,
-        trim_blocks=True,
-        undefined=jinja2.StrictUndefined,
-        autoescape=False,  # this is no HTML
-        keep_trailing_newline=True,
-    )

@@ -104,6 +104,14 @@ def format_signed(metric: str, value: float | None) -> str:
     return text if not text.strip("0.,") else f"{'−' if value < 0 else '+'}{text}"
 
 
+def unit_text(metric: str, value: float) -> str:
+    """Return an unsigned difference in the metric's unit: points for a share."""
+    if not is_share(metric):
+        return f"{value:.3g}"
+    points = f"{float(f'{100 * value:.3g}'):g}"
+    return f"{points} point{'s' * (points != '1')}"
+
+
 def spell_seconds(seconds: float) -> str:
     """Return `3.2 hours`, in the largest unit of which there are two or more."""
     for unit, size in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0)):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,26 +24,16 @@ INCHES = 2.6  # side of one map
 TITLE_CHARACTERS, TITLE_LINE = 11.5, 0.17  # of a title: characters to an inch, inches of a line
 
 
-class Maps(Protocol):
-    """The maps of one block: [heads, rows, columns] each."""
+@dataclass(frozen=True, kw_only=True)
+class BlockMaps:
+    """Maps of one block on one sample: similarity before softmax and attention weights, [heads, rows, columns]."""
 
-    @property
-    def name(self) -> str:
-        """The block's name."""
-        ...
-
-    @property
-    def similarity(self) -> NDArray[np.float64]:
-        """The similarities before softmax."""
-        ...
-
-    @property
-    def weights(self) -> NDArray[np.float64]:
-        """The attention weights; every row sums to one."""
-        ...
+    name: str
+    similarity: NDArray[np.float64]
+    weights: NDArray[np.float64]
 
 
-def write_maps(blocks: Sequence[Maps], folder: Path, *, title: str) -> list[Path]:
+def write_maps(blocks: Sequence[BlockMaps], folder: Path, *, title: str) -> list[Path]:
     """Write NAME.png per block and maps.npz with the numbers into `folder`; return the files' paths.
 
     Raises AblateError if the folder cannot be written.
@@ -63,7 +54,7 @@ def write_maps(blocks: Sequence[Maps], folder: Path, *, title: str) -> list[Path
     return [*paths, numbers]
 
 
-def _draw(block: Maps, title: str) -> Figure:
+def _draw(block: BlockMaps, title: str) -> Figure:
     """Return one block's maps; similarities share a scale symmetric about zero, and weights start at zero."""
     from matplotlib.figure import Figure  # the import takes half a second, and only images need it
     from matplotlib.ticker import MaxNLocator

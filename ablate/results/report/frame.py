@@ -20,11 +20,10 @@ from markupsafe import Markup
 from ablate import __version__
 from ablate.base.cache import cached_text
 from ablate.base.files import DiskFolder
-from ablate.results.front.tables import write_csv
-from ablate.results.rendering.drawing import PALETTES, Figure, write_data, write_png, write_svg
-from ablate.results.rendering.latex import PageTable, write_latex
+from ablate.results.rendering.drawing import PALETTES, Figure, data, png, svg
+from ablate.results.rendering.latex import PageTable, latex
 from ablate.results.statistics.intervals import smallest_effect
-from ablate.results.trials.tables import cannot_write
+from ablate.results.trials.tables import cannot_write, csv_text
 from ablate.study import Study
 
 LEADING = ("Protocol", "Scale", "Data sets", "Mode", "Metric")  # of a study's facts: those above its results
@@ -41,15 +40,15 @@ class Page:
     drawn: Sequence[Figure]
     shown: Sequence[PageTable] = ()
 
-    def files(self) -> Iterator[tuple[str, Callable[[Path], object]]]:
-        """Yield the name of each file beside the page, and a function that writes it into a folder, atomically."""
+    def files(self) -> Iterator[tuple[str, Callable[[], str | bytes]]]:
+        """Yield the name of each file beside the page, and a function that returns its content."""
         for name, table in self.tables.items():
-            yield name, partial(_write_table, table, name)
+            yield name, partial(csv_text, table)
         for figure in self.drawn:
-            for suffix, write in ((".svg", write_svg), (".png", write_png), (".csv", write_data)):
-                yield f"{figure.stem}{suffix}", partial(write, figure)
+            for suffix, make in ((".svg", svg), (".png", png), (".csv", data)):
+                yield f"{figure.stem}{suffix}", partial(make, figure)
         for each in self.shown:
-            yield f"{each.stem}.tex", partial(write_latex, each)
+            yield f"{each.stem}.tex", partial(latex, each)
 
 
 def render_page(template: str, study: Study, drawn: Sequence[Figure], *, live: bool = False, **parts: Any) -> str:
@@ -87,16 +86,13 @@ def write_files(folder: Path, page: Page) -> Path:
     The page is written last, so that it never names a missing file. Raises ResultsDownError.
     """
     try:
-        for _, write in page.files():
-            write(folder)
+        for name, make in page.files():
+            content = make()
+            DiskFolder(folder).write(name, content.encode() if isinstance(content, str) else content)
         DiskFolder(folder).write("index.html", page.html.encode())
     except OSError as error:
         raise cannot_write(f"the report below {folder}", error) from error
     return folder / "index.html"
-
-
-def _write_table(table: pl.DataFrame, name: str, folder: Path) -> None:
-    write_csv(table, folder / name)
 
 
 def versions() -> list[str]:

@@ -12,7 +12,7 @@ from ablate.core.objectives import quality_objective
 from ablate.results.front.cautions import cautions, shrinkage_text, splits_text
 from ablate.results.front.confirmation import confirmation_text
 from ablate.results.front.figures import figures
-from ablate.results.front.findings import STATE_WORDS, Findings, counts_text, findings, state_counts
+from ablate.results.front.findings import STATE_WORDS, Findings, counts_text, findings
 from ablate.results.front.racing import racing_text
 from ablate.results.front.summary import compared_cells
 from ablate.results.front.tables import (
@@ -120,7 +120,7 @@ def section(found: Findings, drawn: Sequence[Figure], matters: dict[str, Any]) -
         "confirmed": found.confirmed,
         "badge": "provisional" if found.provisional else "confirmed" if found.confirmed else "unconfirmed",
         "confirmation": confirmation_text(results, found.dataset) if rows else "no front yet",
-        "counts": counts_text(state_counts(found.listed)),
+        "counts": counts_text(found.listed),
         "figures": drawn,
         "dominated": dominated_text(found),
         "racing": racing_text(results, found.dataset),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -29,11 +30,6 @@ class Interval:
     n: int
     sd: float
     level: float
-
-
-def finite(value: float | None) -> float | None:
-    """Return a value, or None if it is missing, NaN or infinite."""
-    return None if value is None or not math.isfinite(value) else float(value)
 
 
 def t_quantile(n: int, level: float = 0.95) -> float:
@@ -161,12 +157,7 @@ def smallest_effect(pairs: int, *, power: float = 0.8, level: float = FIRST_LEVE
     return shift / math.sqrt(pairs)
 
 
-def seeds_needed(effect: float, *, level: float, power: float = 0.8, most: int = 1000) -> int | None:
-    """Return the smallest number of pairs that find `effect`, in units of sd(d), with `power`; None above `most`."""
-    if not effect >= smallest_effect(most, power=power, level=level):
-        return None
-    low, high = 1, most  # too few, enough
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if smallest_effect(middle, power=power, level=level) <= effect else (middle, high)
-    return high
+def seeds_needed(effect: float, *, level: float) -> int | None:
+    """Return the smallest number of pairs that find `effect`, in units of sd(d), with 80% power; None above 1,000."""
+    found = bisect_left(range(1001), True, 2, key=lambda pairs: smallest_effect(pairs, level=level) <= effect)
+    return found if found <= 1000 else None

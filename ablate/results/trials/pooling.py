@@ -25,7 +25,7 @@ def pooled(trials: pl.DataFrame, reports: pl.DataFrame) -> tuple[pl.DataFrame, p
     them, with all their seeds and the mean size. A seed that diverged makes the pooled trial a FAIL, as in a single
     trial. A trial that has not ended, or failed for another reason, keeps its own row. Pooling is idempotent.
     """
-    if not reports.height or not {"source", "stage"} <= set(trials.columns):
+    if not reports.height:
         return trials, reports
     reports = with_lacking(reports)
     several = trials.with_columns(NETWORK.alias("_network")).filter(pl.len().over(_KEY) > 1).sort("trial")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -76,12 +76,37 @@ def trials_table(snapshot: Snapshot) -> pl.DataFrame:
     After TRIAL_COLUMNS come the parameters by dotted name, ordered by name, then the metrics: the mean over
     replicates of the trial's last report. Null: the trial has no value; NaN: the value was not finite.
     """
-    return _trials(snapshot.trials, snapshot.reports)
+    trials, reports = snapshot.trials, snapshot.reports
+    by_trial: dict[tuple[str, int], list[ReportRecord]] = {}
+    for report in reports:
+        by_trial.setdefault((report.key.dataset, report.key.number), []).append(report)
+    last = [last_means(by_trial.get((trial.key.dataset, trial.key.number), ())) for trial in trials]
+    rows = [_trial_row(trial) for trial in trials]
+    columns = {name: pl.Series(name, [row[name] for row in rows], dtype) for name, dtype in TRIAL_COLUMNS.items()}
+    for name in sorted({name for trial in trials for name in trial.config.parameters} - {"variant"}):
+        column = _own_name(name, columns, "parameter")
+        columns[column] = _parameter(column, [trial.config.parameters.get(name, NOT_THERE) for trial in trials])
+    for name in dict.fromkeys(name for values in last for name in values):
+        column = _own_name(name, columns, "metric")
+        columns[column] = pl.Series(column, [values.get(name) for values in last], pl.Float64())
+    return pl.DataFrame(list(columns.values()))
 
 
 def reports_table(snapshot: Snapshot) -> pl.DataFrame:
     """Return one row per replicate and report, ordered by data set, trial, epoch and replicate (docs/tables.md)."""
-    return _reports(snapshot)
+    reports, rows = snapshot.reports, []
+    configs = {(trial.key.dataset, trial.key.number): trial.config for trial in snapshot.trials}
+    for report in reports:
+        config = configs[report.key.dataset, report.key.number]
+        fixed: dict[str, Any] = {name: getattr(report, name, None) for name in REPORT_COLUMNS}
+        fixed |= {"study": report.key.study, "dataset": report.key.dataset, "trial": report.key.number}
+        rows.append(fixed | {"stage": config.stage, "seed": config.seeds[report.replicate]})
+    columns = {name: pl.Series(name, [row[name] for row in rows], dtype) for name, dtype in REPORT_COLUMNS.items()}
+    columns[SAMPLES] = sample_column(snapshot)
+    for name in dict.fromkeys(name for report in reports for name in report.metrics):
+        column = _own_name(name, columns, "metric")
+        columns[column] = pl.Series(column, [report.metrics.get(name) for report in reports], pl.Float64())
+    return pl.DataFrame(list(columns.values()))
 
 
 def write_tables(snapshot: Snapshot, home: Path) -> tuple[Path, Path]:
@@ -107,45 +132,10 @@ def cannot_write(what: str, error: OSError) -> ResultsDownError:
     )
 
 
-def last_means(reports: Iterable[ReportRecord]) -> dict[str, float]:
+def last_means(reports: Sequence[ReportRecord]) -> dict[str, float]:
     """Return each metric's mean over the replicates of the last epoch in `reports`, in order of first appearance."""
-    by_epoch: dict[int, list[ReportRecord]] = {}
-    for report in reports:
-        by_epoch.setdefault(report.epoch, []).append(report)
-    last = by_epoch[max(by_epoch)] if by_epoch else []
-    return means([report.metrics for report in last])
-
-
-def _trials(trials: list[TrialRecord], reports: list[ReportRecord]) -> pl.DataFrame:
-    by_trial: dict[tuple[str, int], list[ReportRecord]] = {}
-    for report in reports:
-        by_trial.setdefault((report.key.dataset, report.key.number), []).append(report)
-    last = [last_means(by_trial.get((trial.key.dataset, trial.key.number), ())) for trial in trials]
-    rows = [_trial_row(trial) for trial in trials]
-    columns = {name: pl.Series(name, [row[name] for row in rows], dtype) for name, dtype in TRIAL_COLUMNS.items()}
-    for name in sorted({name for trial in trials for name in trial.config.parameters} - {"variant"}):
-        column = _own_name(name, columns, "parameter")
-        columns[column] = _parameter(column, [trial.config.parameters.get(name, NOT_THERE) for trial in trials])
-    for name in dict.fromkeys(name for values in last for name in values):
-        column = _own_name(name, columns, "metric")
-        columns[column] = pl.Series(column, [values.get(name) for values in last], pl.Float64())
-    return pl.DataFrame(list(columns.values()))
-
-
-def _reports(snapshot: Snapshot) -> pl.DataFrame:
-    reports, rows = snapshot.reports, []
-    configs = {(trial.key.dataset, trial.key.number): trial.config for trial in snapshot.trials}
-    for report in reports:
-        config = configs[report.key.dataset, report.key.number]
-        fixed: dict[str, Any] = {name: getattr(report, name, None) for name in REPORT_COLUMNS}
-        fixed |= {"study": report.key.study, "dataset": report.key.dataset, "trial": report.key.number}
-        rows.append(fixed | {"stage": config.stage, "seed": config.seeds[report.replicate]})
-    columns = {name: pl.Series(name, [row[name] for row in rows], dtype) for name, dtype in REPORT_COLUMNS.items()}
-    columns[SAMPLES] = sample_column(snapshot)
-    for name in dict.fromkeys(name for report in reports for name in report.metrics):
-        column = _own_name(name, columns, "metric")
-        columns[column] = pl.Series(column, [report.metrics.get(name) for report in reports], pl.Float64())
-    return pl.DataFrame(list(columns.values()))
+    last = max((report.epoch for report in reports), default=0)
+    return means([report.metrics for report in reports if report.epoch == last])
 
 
 def _trial_row(trial: TrialRecord) -> dict[str, Any]:

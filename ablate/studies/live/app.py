@@ -18,7 +18,6 @@ from starlette.routing import Mount, Route
 
 from ablate.base.errors import AblateError, RequestError
 from ablate.base.plain_text import finite
-from ablate.base.scratch import scratch_folder
 from ablate.results.report.frame import LIVE, Page, asset, bundle
 from ablate.studies.homes import lasting
 from ablate.studies.live.pages import list_parts, live_line, shell, trial_parts
@@ -119,13 +118,10 @@ class _Pages:
         """Return a file beside a study's page: a figure, or a table."""
         name, _, made = self._state(request)
         asked = request.path_params["file"]
-        write = dict(made.value.files()).get(asked) if made else None
-        if write is None:
+        make = dict(made.value.files()).get(asked) if made else None
+        if make is None:
             raise HTTPException(404, f"the page of study {name!r} has no such file")
-        with scratch_folder("ui") as folder:
-            write(folder)
-            content = (folder / asked).read_bytes()
-        return _answer(request, content, guess_type(asked)[0] or "text/plain")
+        return _answer(request, make(), guess_type(asked)[0] or "text/plain")
 
     def script(self, request: Request) -> Response:
         make = SCRIPTS.get(request.path_params["name"])

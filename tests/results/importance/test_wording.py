@@ -265,7 +265,7 @@ def test_labels_of_settings_are_dotted_where_short_names_collide():
 
 def test_hostile_names_stay_text(tmp_path, monkeypatch):
     monkeypatch.setattr(frame, "bundle", lambda: "")
-    monkeypatch.setattr(frame, "write_png", lambda figure, folder: folder)
+    monkeypatch.setattr(frame, "png", lambda figure: b"")
     wicked = "<script>alert(1)</script>\x1b[31m"
     study, trials = planted(variants=[{"name": wicked}, {"name": "\\input{x}"}])
     names = [wicked if trial % 2 else "\\input{x}" for trial in trials["trial"]]
