@@ -1,28 +1,4 @@
-"""Every error that `ablate` raises on purpose, as one tree.
-
-AblateError                 anything below; the CLI prints it in plain words, without a traceback
-├── RequestError            the request is wrong: exit code 2, nothing was started
-│   ├── StudyFileError      the study file has faults (all of them listed)
-│   ├── DataError           a data set is missing or damaged
-│   ├── RegistryError       an unknown name, or an import path that does not resolve
-│   ├── ResourceError       more GPUs, CPUs or memory asked for than the cluster has
-│   └── StudyMismatchError  the study exists with another file that makes its trials incomparable
-├── StudyFailedError        the study itself failed: exit code 1
-├── LedgerError             the ledger cannot be opened, read or written
-│   ├── StorageError        its URL is not that of a ledger: exit code 2
-│   ├── NoLedgerError       the database answers and holds no ledger
-│   ├── LedgerDownError     it does not answer, or its disk is full: exit code 75, the same command continues later
-│   ├── LedgerHeldError     another driver holds the study (the message says who, where, since when): exit code 75
-│   └── StaleDriverError    a later driver has raised the term; this driver's writes are refused
-├── CheckpointError         a checkpoint is missing, damaged or of another model
-│   └── CheckpointDownError  checkpoints cannot be written or read now (a full disk): exit code 75
-├── CodeDownError           the worktree of a code version cannot be made now (a full disk): exit code 75
-├── ClusterLostError        the Ray cluster that a study runs on is gone, or a local Ray does not start in time: exit 75
-├── OutputLostError         standard output cannot be written (a full disk, a closed pipe): exit code 75
-├── ResultsDownError        tables or report cannot be written now (a full disk): exit code 75
-├── TrialError              one trial cannot continue; it is recorded as FAIL and the study continues
-└── PausedError             a trial has paused as requested: its checkpoint is written
-"""
+"""Every error that `ablate` raises on purpose, as one tree."""
 
 from __future__ import annotations
 

@@ -6,9 +6,10 @@ import os
 import re
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ablate.base.errors import ResourceError
+from ablate.core.registry import lazy_names
 from ablate.execution.executor import Executor
 from ablate.execution.local import LocalExecutor
 
@@ -34,10 +35,4 @@ def require_ray() -> None:
         )
 
 
-def __getattr__(name: str) -> Any:
-    """Import the Ray executor on first use, because importing Ray takes seconds."""
-    if name == "RayExecutor":
-        from ablate.execution.ray_tune import RayExecutor
-
-        return RayExecutor
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_names(__name__, {"ablate.execution.ray_tune": ("RayExecutor",)})  # importing Ray takes seconds

@@ -99,7 +99,15 @@ def start(folder: Path, *, seconds: int, check: Callable[[], None]) -> None:
 
     Ray waits up to `seconds` for its raylet, as long as the raylet runs and `check` does not raise.
     """
-    with _patient(seconds, check), _on_loopback(), _only_what_is_needed():
+    missing = ImportError("ablate starts Ray without its dashboard")
+    outside = partial(services.ConsolePopen, process_group=0)
+    with (
+        _patient(seconds, check),
+        _on_loopback(),
+        _replaced(services, start_api_server=lambda *_, **__: (None, None), ConsolePopen=outside),
+        _replaced(utils, get_dashboard_dependency_error=lambda: missing),
+        _replaced(Node, start_monitor=lambda _: None, start_log_monitor=lambda _: None),
+    ):
         _init(
             address="local",
             include_dashboard=False,
@@ -182,16 +190,9 @@ def kill_workers(controller: Any) -> None:
     controller._tune_controller._actor_manager.cleanup()
 
 
-@contextmanager
-def raylet_silenced() -> Iterator[None]:
+def raylet_silenced() -> Any:
     """Discard what the raylet prints into the driver's output; ablate reports a dead worker itself."""
-    printed = ray_logging.stdout_deduplicator
-    former = printed.skip_re
-    printed.skip_re = re.compile("")
-    try:
-        yield
-    finally:
-        printed.skip_re = former
+    return _replaced(ray_logging.stdout_deduplicator, skip_re=re.compile(""))
 
 
 @contextmanager
@@ -249,19 +250,6 @@ def _nothing(_: object) -> None:
 def _on_loopback() -> Any:
     """Keep 127.0.0.1 as the address of Ray's node."""
     return _replaced(ray_constants, ENABLE_RAY_CLUSTER=False)
-
-
-@contextmanager
-def _only_what_is_needed() -> Iterator[None]:
-    """Start Ray as if its dashboard's libraries were not installed, without monitors, outside our process group."""
-    missing = ImportError("ablate starts Ray without its dashboard")
-    with (
-        _replaced(services, start_api_server=lambda *_, **__: (None, None)),
-        _replaced(utils, get_dashboard_dependency_error=lambda: missing),
-        _replaced(services, ConsolePopen=partial(services.ConsolePopen, process_group=0)),
-        _replaced(Node, start_monitor=lambda _: None, start_log_monitor=lambda _: None),
-    ):
-        yield
 
 
 @contextmanager

@@ -75,8 +75,8 @@ def compiled(folder: Path, *, fault: str = "") -> Path:
 def opened(path: Path) -> ctypes.CDLL:
     """Load a library with the functions of the kernels."""
     found = ctypes.CDLL(str(path))
-    for name, arguments in native.SIGNATURES.items():
-        getattr(found, name).argtypes, getattr(found, name).restype = arguments, None
+    for name, kinds in native.SIGNATURES.items():
+        getattr(found, name).argtypes, getattr(found, name).restype = [native.KINDS[kind] for kind in kinds], None
     return found
 
 

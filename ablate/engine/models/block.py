@@ -40,7 +40,7 @@ class Sublayers(nn.Module):
 
     keeps_shape = True
 
-    def __init__(self, config: ModelConfig, *, pair_code: Tensor | None, dropout: Dropout | None) -> None:
+    def __init__(self, config: ModelConfig, *, pair_code: Tensor | None = None, dropout: Dropout | None = None) -> None:
         super().__init__()
         self.norm, self.residual = config.norm, config.residual
         self.attention = Attention(config, pair_code=pair_code)
@@ -97,9 +97,6 @@ class Block(Sublayers):
     Without an MLP the identity replaces it: pre-norm y = z + LN2 z, post-norm y = LN2 z. Without norms too, y = z.
     Without residuals the sums keep their last term only. Shapes: x [*R, B, T, N] to the same.
     """
-
-    def __init__(self, config: ModelConfig, *, pair_code: Tensor | None = None, dropout: Dropout | None = None) -> None:
-        super().__init__(config, pair_code=pair_code, dropout=dropout)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the block's outputs."""

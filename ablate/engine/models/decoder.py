@@ -13,7 +13,7 @@ from ablate.engine.models.attention import Past, apply_mask, by_head, join_heads
 from ablate.engine.models.block import Sublayers
 from ablate.engine.models.layers import BRANCH_GAIN, Draw, Dropout, LayerNorm, Projection, add_prefix, softmax, under
 from ablate.engine.models.settings import ModelConfig
-from ablate.engine.models.stack import Stack, Tokens
+from ablate.engine.models.stack import Stack
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,9 +107,7 @@ class Decoder(Stack):
     """A stack of decoder blocks."""
 
     blocks: Sequence[DecoderBlock]
-
-    def __init__(self, config: ModelConfig, given: Tokens, dropout: Dropout | None) -> None:
-        super().__init__(config, given, _decoder_block, dropout)
+    block = DecoderBlock
 
     def memories(self, source: Tensor, visible: Tensor | None) -> tuple[Memory, ...]:
         """Return the keys and values of each block for the encoded source [*R, B, S, N]."""
@@ -139,7 +137,3 @@ class Decoder(Stack):
             tokens, longer = block.continued(tokens, past, memory)
             kept.append(longer)
         return self.left(tokens), kept
-
-
-def _decoder_block(config: ModelConfig, pair_code: Tensor | None, dropout: Dropout | None) -> DecoderBlock:
-    return DecoderBlock(config, pair_code=pair_code, dropout=dropout)

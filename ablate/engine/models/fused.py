@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from collections.abc import Iterable
 from functools import lru_cache, partial
 from typing import Any
 
@@ -54,7 +55,7 @@ def can_multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
 def checked_kernels() -> ctypes.CDLL | None:
     """Return the kernels, or None: there is no compiler, or what it made disagrees with torch."""
     kernels = load_kernels()
-    return kernels if kernels is not None and _agrees(kernels) else None
+    return kernels if kernels is not None and _agrees() else None
 
 
 def fused_attention(
@@ -64,107 +65,93 @@ def fused_attention(
 
     `mask` is bool [T, S], True where query i may see key j.
     """
-    kernels = checked_kernels()
     hidden = None if mask is None else _hidden(mask.expand(query.shape[-2], key.shape[-2]))
-    assert kernels is not None
     q, k, v = query.contiguous(), key.contiguous(), values.contiguous()
     if not torch.is_grad_enabled() or not (q.requires_grad or k.requires_grad or v.requires_grad):
-        return _attend(kernels, q, k, v, hidden, heads, scale, keep=False)[0]
-    averages: Tensor = _Attention.apply(kernels, q, k, v, hidden, heads, scale)
+        return _attend(q, k, v, hidden, heads, scale, keep=False)[0]
+    averages: Tensor = _Attention.apply(q, k, v, hidden, heads, scale)
     return averages
 
 
 def fused_norm(x: Tensor, scale: Tensor, shift: Tensor, *, epsilon: float) -> Tensor:
     """Return x [R, ..., N] after layer normalisation with scale and shift [R, N]."""
-    kernels = checked_kernels()
-    assert kernels is not None
-    normalised: Tensor = _Norm.apply(kernels, x, scale, shift, epsilon)
+    normalised: Tensor = _Norm.apply(x, scale, shift, epsilon)
     return normalised
 
 
 def fused_affine(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return x W + b [R, ..., N] of x [R, ..., K], weight [R, K, N] and bias [R, N]."""
-    kernels = checked_kernels()
-    assert kernels is not None
-    y: Tensor = _Affine.apply(kernels, x, weight, bias)
+    y: Tensor = _Affine.apply(x, weight, bias)
     return y
 
 
 class _Attention(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, kernels: ctypes.CDLL, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None, heads: int, scale: float
-    ) -> Tensor:
-        averages, weights = _attend(kernels, q, k, v, hidden, heads, scale, keep=True)
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None, heads: int, scale: float) -> Tensor:
+        averages, weights = _attend(q, k, v, hidden, heads, scale, keep=True)
         ctx.save_for_backward(q, k, v, hidden, weights)
-        ctx.kernels, ctx.heads, ctx.scale = kernels, heads, scale
+        ctx.heads, ctx.scale = heads, scale
         return averages
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, hidden, weights = ctx.saved_tensors
-        gradients = _attend_back(ctx.kernels, q, k, v, hidden, weights, grad.contiguous(), ctx.heads, ctx.scale)
-        return None, *gradients, None, None, None
+        gradients = _attend_back(q, k, v, hidden, weights, grad.contiguous(), ctx.heads, ctx.scale)
+        return *gradients, None, None, None
 
 
 class _Norm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, kernels: ctypes.CDLL, x: Tensor, scale: Tensor, shift: Tensor, epsilon: float) -> Tensor:
+    def forward(ctx: Any, x: Tensor, scale: Tensor, shift: Tensor, epsilon: float) -> Tensor:
         x, scale = x.contiguous(), _packed(scale)
-        out, means, inverses = _normalise(kernels, x, scale, _packed(shift), epsilon)
+        out, means, inverses = _normalise(x, scale, _packed(shift), epsilon)
         ctx.save_for_backward(x, means, inverses, scale)
-        ctx.kernels = kernels
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, means, inverses, scale = ctx.saved_tensors
-        return None, *_normalise_back(ctx.kernels, grad.contiguous(), x, means, inverses, scale), None
+        return *_normalise_back(grad.contiguous(), x, means, inverses, scale), None
 
 
 class _Affine(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, kernels: ctypes.CDLL, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         x, weight = x.contiguous(), _packed(weight)
         ctx.save_for_backward(x, weight)
-        ctx.kernels, ctx.has_bias = kernels, bias is not None
-        return _multiply(kernels, x, weight, None if bias is None else _packed(bias))
+        ctx.has_bias = bias is not None
+        return _multiply(x, weight, None if bias is None else _packed(bias))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        kernels, (x, weight), grad = ctx.kernels, ctx.saved_tensors, grad.contiguous()
-        of_x = _multiply_back(kernels, grad, weight, x.shape) if ctx.needs_input_grad[1] else None
-        if not ctx.needs_input_grad[2]:
-            of_bias = grad.reshape(len(grad), -1, grad.shape[-1]).sum(1) if ctx.needs_input_grad[3] else None
-            return None, of_x, None, of_bias
-        return None, of_x, *_weigh_back(kernels, x, grad, weight, has_bias=ctx.has_bias)
+        (x, weight), grad = ctx.saved_tensors, grad.contiguous()
+        of_x = _multiply_back(grad, weight, x.shape) if ctx.needs_input_grad[0] else None
+        if not ctx.needs_input_grad[1]:
+            of_bias = grad.reshape(len(grad), -1, grad.shape[-1]).sum(1) if ctx.needs_input_grad[2] else None
+            return of_x, None, of_bias
+        return of_x, *_weigh_back(x, grad, weight, has_bias=ctx.has_bias)
+
+
+def _call(name: str, tensors: Iterable[Tensor | None], *numbers: float) -> None:
+    """Call a kernel with the addresses of tensors and with numbers."""
+    getattr(load_kernels(), name)(*(None if one is None else one.data_ptr() for one in tensors), *numbers)
 
 
 def _attend(
-    kernels: ctypes.CDLL,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    hidden: Tensor | None,
-    heads: int,
-    scale: float,
-    *,
-    keep: bool,
+    q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None, heads: int, scale: float, *, keep: bool
 ) -> tuple[Tensor, Tensor]:
     """Return averages like q, and the weights [samples, blocks, heads, S, LANES]; without `keep` those of one head."""
     samples, queries, keys, width = _sizes(q, k, heads)
     weights = q.new_empty((samples, -(-queries // LANES), heads, keys, LANES) if keep else (keys, LANES))
     averages, scratch = torch.empty_like(q), _scratch(2 * heads * width)
-    pointers = [None if one is None else one.data_ptr() for one in (q, k, v, hidden, weights, averages, scratch)]
-    kernels.attend(*pointers, samples, queries, keys, heads, width, keep, scale)
+    _call("attend", (q, k, v, hidden, weights, averages, scratch), samples, queries, keys, heads, width, keep, scale)
     return averages, weights
 
 
 def _attend_back(
-    kernels: ctypes.CDLL,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -178,8 +165,7 @@ def _attend_back(
     found = [torch.empty_like(one) for one in (q, k, v)]
     scratch = _scratch((3 + 2 * -(-keys // LANES)) * heads * width + keys)
     given = (q, k, v, hidden, weights, grad, *found, scratch)
-    pointers = [None if one is None else one.data_ptr() for one in given]
-    kernels.attend_back(*pointers, samples, queries, keys, heads, width, scale)
+    _call("attend_back", given, samples, queries, keys, heads, width, scale)
     return found
 
 
@@ -212,60 +198,50 @@ def _hidden(mask: Tensor) -> Tensor:
     return hidden.view(-1, LANES, keys).mT.contiguous()
 
 
-def _normalise(
-    kernels: ctypes.CDLL, x: Tensor, scale: Tensor, shift: Tensor, epsilon: float
-) -> tuple[Tensor, Tensor, Tensor]:
+def _normalise(x: Tensor, scale: Tensor, shift: Tensor, epsilon: float) -> tuple[Tensor, Tensor, Tensor]:
     replicas, width = scale.shape
     rows = x.numel() // scale.numel()
     out, means, inverses = torch.empty_like(x), x.new_empty(replicas, rows), x.new_empty(replicas, rows)
-    scratch = _scratch(width)
-    pointers = [one.data_ptr() for one in (x, scale, shift, out, means, inverses, scratch)]
-    kernels.normalise(*pointers, scale.stride(0), shift.stride(0), replicas, rows, width, epsilon)
+    given = (x, scale, shift, out, means, inverses, _scratch(width))
+    _call("normalise", given, scale.stride(0), shift.stride(0), replicas, rows, width, epsilon)
     return out, means, inverses
 
 
-def _normalise_back(
-    kernels: ctypes.CDLL, grad: Tensor, x: Tensor, means: Tensor, inverses: Tensor, scale: Tensor
-) -> list[Tensor]:
+def _normalise_back(grad: Tensor, x: Tensor, means: Tensor, inverses: Tensor, scale: Tensor) -> list[Tensor]:
     replicas, width = scale.shape
     found = [torch.empty_like(x), x.new_empty(scale.shape), x.new_empty(scale.shape)]
-    scratch = _scratch(4 * width)
-    pointers = [one.data_ptr() for one in (grad, x, means, inverses, scale, *found, scratch)]
-    kernels.normalise_back(*pointers, scale.stride(0), replicas, x.numel() // scale.numel(), width)
+    given = (grad, x, means, inverses, scale, *found, _scratch(4 * width))
+    _call("normalise_back", given, scale.stride(0), replicas, x.numel() // scale.numel(), width)
     return found
 
 
-def _multiply(kernels: ctypes.CDLL, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     replicas, inner, outer = weight.shape
     y = x.new_empty(*x.shape[:-1], outer)
     scratch = _scratch((inner + 1) * -(-outer // LANES))
-    pointers = [None if one is None else one.data_ptr() for one in (x, weight, bias, y, scratch)]
     strides = weight.stride(0), 0 if bias is None else bias.stride(0)
-    kernels.affine(*pointers, *strides, replicas, x.numel() // (replicas * inner), inner, outer)
+    _call("affine", (x, weight, bias, y, scratch), *strides, replicas, x.numel() // (replicas * inner), inner, outer)
     return y
 
 
-def _multiply_back(kernels: ctypes.CDLL, grad: Tensor, weight: Tensor, shape: torch.Size) -> Tensor:
+def _multiply_back(grad: Tensor, weight: Tensor, shape: torch.Size) -> Tensor:
     replicas, inner, outer = weight.shape
     of_x, scratch = grad.new_empty(shape), _scratch((outer + 1) * -(-inner // LANES))
-    pointers = [one.data_ptr() for one in (grad, weight, of_x, scratch)]
-    kernels.affine_back_x(*pointers, weight.stride(0), replicas, grad.numel() // (replicas * outer), inner, outer)
+    rows = grad.numel() // (replicas * outer)
+    _call("affine_back_x", (grad, weight, of_x, scratch), weight.stride(0), replicas, rows, inner, outer)
     return of_x
 
 
-def _weigh_back(
-    kernels: ctypes.CDLL, x: Tensor, grad: Tensor, weight: Tensor, *, has_bias: bool
-) -> tuple[Tensor, Tensor | None]:
+def _weigh_back(x: Tensor, grad: Tensor, weight: Tensor, *, has_bias: bool) -> tuple[Tensor, Tensor | None]:
     replicas, inner, outer = weight.shape
     of_weight, of_bias = x.new_empty(weight.shape), x.new_empty(replicas, outer) if has_bias else None
-    pointers = [None if one is None else one.data_ptr() for one in (x, grad, of_weight, of_bias)]
-    kernels.affine_back_w(*pointers, replicas, x.numel() // (replicas * inner), inner, outer)
+    _call("affine_back_w", (x, grad, of_weight, of_bias), replicas, x.numel() // (replicas * inner), inner, outer)
     return of_weight, of_bias
 
 
 @torch.inference_mode(False)
 @torch.no_grad()
-def _agrees(kernels: ctypes.CDLL) -> bool:
+def _agrees() -> bool:
     """Return whether kernels and torch agree on an attention, a norm and an affine map, and on their gradients."""
     tokens, heads, width = 19, 2, 10
     draw = partial(torch.randn, generator=torch.Generator("cpu").manual_seed(0), dtype=torch.float32, device="cpu")
@@ -273,13 +249,13 @@ def _agrees(kernels: ctypes.CDLL) -> bool:
     (shift, scale), weight = draw(2, 1, heads * width).unbind(), draw(1, heads * width, heads * width)
     seen = torch.ones(tokens, tokens, dtype=torch.bool, device="cpu").tril()
     hidden = _hidden(seen)
-    averages, weights = _attend(kernels, q, k, v, hidden, heads, 0.3, keep=True)
-    out, means, inverses = _normalise(kernels, q, scale, shift, 1e-5)
-    found = [averages, *_attend_back(kernels, q, k, v, hidden, weights, grad, heads, 0.3)]
-    found += [_attend(kernels, q, k, v, hidden, heads, 0.3, keep=False)[0]]
-    found += [out, *_normalise_back(kernels, grad, q, means, inverses, scale)]
-    found += [_multiply(kernels, q, weight, shift), _multiply_back(kernels, grad, weight, q.shape)]
-    found += [one for one in _weigh_back(kernels, q, grad, weight, has_bias=True) if one is not None]
+    averages, weights = _attend(q, k, v, hidden, heads, 0.3, keep=True)
+    out, means, inverses = _normalise(q, scale, shift, 1e-5)
+    found = [averages, *_attend_back(q, k, v, hidden, weights, grad, heads, 0.3)]
+    found += [_attend(q, k, v, hidden, heads, 0.3, keep=False)[0]]
+    found += [out, *_normalise_back(grad, q, means, inverses, scale)]
+    found += [_multiply(q, weight, shift), _multiply_back(grad, weight, q.shape)]
+    found += [one for one in _weigh_back(q, grad, weight, has_bias=True) if one is not None]
     with torch.enable_grad():
         q, k, v, scale, shift, weight = (one.double().requires_grad_() for one in (q, k, v, scale, shift, weight))
         split = [one.view(3, tokens, heads, width).transpose(1, 2) for one in (q, k, v)]

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import lru_cache, partial
 from hashlib import sha256
@@ -42,16 +42,15 @@ for word in sys.argv[2:]:
     getattr(library, name)(*map(value, kinds))
 """  # 17: a whole vector of each kernel and a rest
 
-_pointer, _long, _float = ctypes.c_void_p, ctypes.c_long, ctypes.c_float
-LETTERS: dict[type, str] = {_pointer: "P", _long: "l", _float: "f"}  # for TRIAL
+KINDS = {"P": ctypes.c_void_p, "l": ctypes.c_long, "f": ctypes.c_float}
 SIGNATURES = {
-    "attend": [*[_pointer] * 7, *[_long] * 6, _float],
-    "attend_back": [*[_pointer] * 10, *[_long] * 5, _float],
-    "normalise": [*[_pointer] * 7, *[_long] * 5, _float],
-    "normalise_back": [*[_pointer] * 9, *[_long] * 4],
-    "affine": [*[_pointer] * 5, *[_long] * 6],
-    "affine_back_x": [*[_pointer] * 4, *[_long] * 5],
-    "affine_back_w": [*[_pointer] * 4, *[_long] * 4],
+    "attend": "P" * 7 + "l" * 6 + "f",
+    "attend_back": "P" * 10 + "l" * 5 + "f",
+    "normalise": "P" * 7 + "l" * 5 + "f",
+    "normalise_back": "P" * 9 + "l" * 4,
+    "affine": "P" * 5 + "l" * 6,
+    "affine_back_x": "P" * 4 + "l" * 5,
+    "affine_back_w": "P" * 4 + "l" * 4,
 }
 
 
@@ -72,7 +71,13 @@ def load_kernels() -> ctypes.CDLL | None:
         about = compiler.stat()
         key = (compiler, about.st_size, about.st_mtime_ns, FLAGS, processor, sorted(source.items()))
         name = f"{sha256(repr(key).encode()).hexdigest()[:32]}.so"
-        content = _cached(name, partial(_compile_or_refuse, compiler, source))
+        with ExitStack() as opened:  # without a cache that only this user enters, it is made each time
+            content = cached_bytes(
+                name,
+                partial(_compile_or_refuse, compiler, source),
+                good=_is_sound,
+                folder=lambda: opened.enter_context(open_private(cache_folder() / "kernels")),
+            )
         if content.startswith(REFUSED):
             raise OSError(content.removeprefix(REFUSED).decode(errors="replace"))
         return _load(content)
@@ -102,16 +107,6 @@ def describe_processor() -> str:
     return "\n".join(lines)
 
 
-def _cached(name: str, make: Callable[[], bytes]) -> bytes:
-    """Return what the private cache of kernels keeps as `name`; without such a cache it is made each time."""
-    with ExitStack() as opened:
-        try:
-            folder = opened.enter_context(open_private(cache_folder() / "kernels"))
-        except (OSError, RuntimeError):  # not to be written, open to others, no home folder
-            return make()
-        return cached_bytes(name, make, good=_is_sound, folder=lambda: folder)
-
-
 def _compile(compiler: Path, source: Mapping[str, bytes]) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         for name, content in source.items():
@@ -139,7 +134,7 @@ def _is_sound(kept: bytes) -> bool:
 
 def _fault(content: bytes) -> str | None:
     """Return what is wrong with a library, or None: another process loads it and calls each function once."""
-    words = [f"{name}:{''.join(LETTERS[kind] for kind in arguments)}" for name, arguments in SIGNATURES.items()]
+    words = [f"{name}:{kinds}" for name, kinds in SIGNATURES.items()]
     descriptor = _in_memory(content)
     try:
         done = subprocess.run(
@@ -176,7 +171,7 @@ def _load(content: bytes) -> ctypes.CDLL:
     """
     descriptor = _in_memory(content)
     library = ctypes.CDLL(f"/proc/self/fd/{descriptor}")
-    for name, arguments in SIGNATURES.items():
+    for name, kinds in SIGNATURES.items():
         function = getattr(library, name)
-        function.argtypes, function.restype = arguments, None
+        function.argtypes, function.restype = [KINDS[kind] for kind in kinds], None
     return library

@@ -167,7 +167,8 @@ class InputShape(DatasetFacts):
         """
         samples = self.train_samples
         if protocol == "held_out" and not self.ships_validation:
-            samples = self._left_to_train(samples, task.validation)
+            # of windows on a text, those that reach into the part that is held out are left out as well
+            samples = max(samples - max(round(task.validation * samples), 1) - self.window, 1)
         kept = max(1, round(task.share * samples))
         return min(kept, task.train_limit or kept)
 
@@ -183,11 +184,6 @@ class InputShape(DatasetFacts):
             return test if protocol == "paper" else None, test
         held_out = min(max(round(task.validation * self.train_samples), 1), self.train_samples - 1)
         return max(1, round(task.share * held_out)), test
-
-    def _left_to_train(self, samples: int, share: float) -> int:
-        held_out = max(round(share * samples), 1)
-        # of windows on a text, those that reach into the part that is held out are left out as well
-        return max(samples - held_out - self.window, 1)
 
     def overdetermination(self, size: Size, task: TaskConfig, protocol: Protocol) -> float:
         """Return Q = K * M / P (paper A, Eq. 12): K samples are trained on, M scores per sample over all tokens."""

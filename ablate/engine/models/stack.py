@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,8 +15,6 @@ from ablate.engine.models.positions import first_places, pair_sinusoidal, sinuso
 from ablate.engine.models.settings import ModelConfig
 
 EMBEDDING_GAIN = 0.4  # near the root mean square of the centred positions: content and position have equal weight
-
-NewBlock = Callable[[ModelConfig, Tensor | None, Dropout | None], Sublayers]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +40,9 @@ class Stack(nn.Module):
     fixed_position: Tensor | None
     visible: Tensor | None
     blocks: Sequence[Sublayers]
+    block: type[Sublayers]
 
-    def __init__(self, config: ModelConfig, given: Tokens, new_block: NewBlock, dropout: Dropout | None) -> None:
+    def __init__(self, config: ModelConfig, given: Tokens, dropout: Dropout | None) -> None:
         super().__init__()
         width, tokens = config.width, given.tokens + given.class_token
         kind = Lookup if given.ids else Projection
@@ -59,7 +58,7 @@ class Stack(nn.Module):
         pair_code = pair_sinusoidal(tokens, config.pair_position) if config.pair_position else None
         self.dropout = dropout
         self.blocks = nn.ModuleList(  # type: ignore[assignment]
-            new_block(config, pair_code, dropout) for _ in range(config.depth)
+            self.block(config, pair_code=pair_code, dropout=dropout) for _ in range(config.depth)
         )
         stacked = config.value == "stacked"
         self.value_output = Projection(width, width, bias="output" in config.biases()) if stacked else None
@@ -123,10 +122,8 @@ class Encoder(Stack):
     """A stack of encoder blocks; `run_block` runs one of them in training, and may be replaced by a compiled one."""
 
     blocks: Sequence[Block]
+    block = Block
     run_block = staticmethod(_run_block)
-
-    def __init__(self, config: ModelConfig, given: Tokens, dropout: Dropout | None) -> None:
-        super().__init__(config, given, _encoder_block, dropout)
 
     def encoded(self, x: Tensor, mask: Tensor | None = None, maps: list[Tensor] | None = None) -> Tensor:
         """Return the stack's output [*R, B, T', N], and append each block's attention weights to `maps`.
@@ -151,7 +148,3 @@ class Encoder(Stack):
             found.append(block.similarity(tokens, mask))
             tokens = block(tokens, mask)
         return tuple(found)
-
-
-def _encoder_block(config: ModelConfig, pair_code: Tensor | None, dropout: Dropout | None) -> Block:
-    return Block(config, pair_code=pair_code, dropout=dropout)

@@ -28,23 +28,18 @@ class Task(Protocol):
 
     def shape(self, data_dir: Path | None) -> InputShape:
         """Return the model's input shape without loading data; raise RequestError if the patch does not fit."""
-        ...
 
     def check(self, data_dir: Path | None) -> None:
         """Raise DataError, in one line that says how to fix it, unless `load` will succeed."""
-        ...
 
     def load(self, data_dir: Path | None) -> Data:
         """Return the data in memory; raise DataError if they are missing or damaged."""
-        ...
 
     def loss(self, logits: Tensor, targets: Tensor, label_smoothing: float | Tensor) -> Tensor:
         """Return the loss of each target, [*R, B] or [*R, B, T]; 0 if the target is padding."""
-        ...
 
     def metrics(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """Return every metric of each target, shaped as the loss and 0 at padding; training averages over the rest."""
-        ...
 
 
 @runtime_checkable
@@ -62,7 +57,6 @@ class Decoded(Protocol):
         `decode` maps source ids [n, S] to the ids [R, n, T'] that each replicate generates, by greedy decoding from
         `data.start` until `data.end`.
         """
-        ...
 
 
 @runtime_checkable
@@ -73,7 +67,6 @@ class Scored(Protocol):
 
     def split_metrics(self, scores: Tensor, targets: Tensor) -> dict[str, float]:
         """Return the metrics of one replicate, from the scores [n, ...] and targets [n, ...] of a split, on the CPU."""
-        ...
 
 
 @runtime_checkable
@@ -84,11 +77,9 @@ class Written(Protocol):
 
     def encode(self, text: str, data_dir: Path | None) -> list[int]:
         """Return the ids of `text`; raise RequestError if a part of it is not in the vocabulary."""
-        ...
 
     def decode(self, ids: Sequence[int], data_dir: Path | None) -> str:
         """Return the text of `ids`."""
-        ...
 
 
 @runtime_checkable
@@ -106,11 +97,9 @@ class Stream(Protocol):
     @property
     def shape(self) -> tuple[int, ...]:
         """Samples, tokens and features: (n, T, F)."""
-        ...
 
     def __len__(self) -> int:
         """Return the number of samples."""
-        ...
 
     def batches(self, index: Tensor, batch: int, keys: Sequence[int] | None) -> Iterator[Tensor]:
         """Yield the samples `index` [R, n] in batches of `batch`, uint8 [R, b, T, F]; worker processes read ahead.
@@ -119,7 +108,6 @@ class Stream(Protocol):
         sample depends on its key and its index alone, so that a trial can resume in the middle of an epoch. Raises
         DataError if a file is damaged.
         """
-        ...
 
 
 @runtime_checkable
@@ -128,11 +116,9 @@ class Fetchable(Protocol):
 
     def location(self, data_dir: Path | None) -> Path:
         """Return the file or folder that holds the data, whether it exists or not."""
-        ...
 
     def fetch(self, data_dir: Path | None) -> Path:
         """Get missing files, replace damaged ones and return `location`; raise DataError if that fails."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

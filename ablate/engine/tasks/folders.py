@@ -12,9 +12,9 @@ from pathlib import Path
 
 from ablate.base.cache import cache_folder
 from ablate.base.errors import DataError
+from ablate.base.redaction import error_text
 
 logger = logging.getLogger("ablate.engine.tasks")
-LOOKED_FOR = 1  # missing files named in one message
 
 
 def data_folder(explicit: Path | None = None) -> Path:
@@ -48,14 +48,31 @@ def unusable(name: str, data_dir: Path | None, faults: dict[Path, str], *, remed
     if missing:
         state = "is not a folder" if folder.exists() else "does not exist"
         where = "" if folder.is_dir() else f", which {state}"
-        names = ", ".join(str(_inside(path, folder)) for path in missing[:LOOKED_FOR])
-        more = f" and {len(missing) - LOOKED_FOR} more" if len(missing) > LOOKED_FOR else ""
-        parts.append(f"data set {name} is not in {folder}{where} (looked for {names}{more})")
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        parts.append(f"data set {name} is not in {folder}{where} (looked for {_inside(missing[0], folder)}{more})")
     if damaged:
         parts.append(f"data set {name} in {folder} is damaged ({'; '.join(damaged)})")
     return DataError(
         f"{'; '.join(parts)}. {remedy or f'Get it with: {fetch_command(name, data_dir)}'}"
         " (or name its folder by --data-dir or ABLATE_DATA)"
+    )
+
+
+def unreadable(name: str, data_dir: Path | None, error: Exception) -> DataError:
+    """Return the error of a data set that is there and cannot be read."""
+    return DataError(
+        f"data set {name} in {data_folder(data_dir)} cannot be read: {error_text(error)}."
+        f" Get it again with: {fetch_command(name, data_dir)}"
+    )
+
+
+def not_downloaded(
+    what: str, name: str, data_dir: Path | None, error: Exception, *, copy: Path | None = None
+) -> DataError:
+    """Return the error of a download that failed; `what` says of what and where to."""
+    again = f"Try again with a network: {fetch_command(name, data_dir)}"
+    return DataError(
+        f"cannot download {what}: {error_text(error)}. {again}; or copy {copy or 'the file'} from a machine that has it"
     )
 
 

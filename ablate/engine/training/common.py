@@ -15,6 +15,7 @@ from ablate.core.trial import Report, TrialConfig
 from ablate.engine.models.settings import InputShape
 from ablate.engine.tasks import Data, Task, load_task
 from ablate.engine.tasks.base import Decoded
+from ablate.engine.training.checkpoint import keep_samples
 from ablate.engine.training.corpus import check_decoding, corpus_metrics
 from ablate.engine.training.evaluate import BATCH, GPU_BATCH, GPU_TOKENS, Evaluated, Means, SampleMeans, evaluate
 from ablate.engine.training.family import family
@@ -70,10 +71,6 @@ class Trained:
     def of(self, values: Tensor) -> Tensor:
         """Return the trial's part of `values`, which has an entry for each row of the group."""
         return values[self.start : self.rows.stop]
-
-    def freeze(self, which: Tensor) -> None:
-        """Stop training the replicates where `which` (bool [R]) is True."""
-        self.replicas.state.alive.logical_and_(~which[:, None])
 
     def listed(self, values: dict[str, Tensor]) -> tuple[dict[str, float], ...]:
         """Return a dictionary of metrics per replicate from `values` [R] by name; NaN for a diverged replicate."""
@@ -174,7 +171,8 @@ class Common:
         found = evaluated.values(0, len(trial.config.seeds)) | self.corpus(trial, test, "test", between)
         trial.undefined += evaluated.undefined("test")
         values = {f"test_{name}": value for name, value in each.values().items()}
-        trial.progress.keep_samples(SampleValues(values=values, split=self.test_digest))
+        if (place := trial.progress.place) is not None:
+            keep_samples(place, trial.progress.attempt, SampleValues(values=values, split=self.test_digest))
         return {f"test_{name}": value for name, value in found.items()}
 
     def corpus(self, trial: Trained, samples: Samples, part: str, between: Between) -> dict[str, Tensor]:

@@ -74,7 +74,7 @@ def _run_test(common: Common, member: Member, pause: Callable[[], bool]) -> Repo
     newest = None if place is None else checkpoint.newest(place, config.origin)
     found, report = checkpoint.final_report(newest, config, place)
     trial = common.prepared(member)
-    trial.replicas.restore(found.tensors)
+    trial.replicas.layout.restore(trial.replicas.state, found.tensors)
     common.line_up([trial])
     values = trial.listed(common.test_values(trial, between))
     metrics = tuple({**before, **after} for before, after in zip(report.metrics, values, strict=True))

@@ -38,20 +38,12 @@ class RowSettings:
         longest = max(len(schedule) for schedule in schedules)
         padded = [torch.cat([s, s[-1:].expand(longest - len(s))]) for s in schedules]
 
-        def column(values: list[float]) -> Tensor:
-            return torch.tensor(values, dtype=torch.float64)[:, None]
+        def column(name: str) -> Tensor:
+            values = (getattr(config, name) for config in configs)
+            return torch.tensor([torch.inf if v is None else v for v in values], dtype=torch.float64)[:, None]
 
-        return RowSettings(
-            learning_rate=column([c.learning_rate for c in configs]),
-            weight_decay=column([c.weight_decay for c in configs]),
-            beta1=column([c.beta1 for c in configs]),
-            beta2=column([c.beta2 for c in configs]),
-            epsilon=column([c.epsilon for c in configs]),
-            momentum=column([c.momentum for c in configs]),
-            clip_norm=column([float("inf") if c.clip_norm is None else c.clip_norm for c in configs]),
-            label_smoothing=column([c.label_smoothing for c in configs]),
-            multipliers=torch.stack(padded),
-        )
+        columns = {field.name: column(field.name) for field in fields(RowSettings) if field.name != "multipliers"}
+        return RowSettings(**columns, multipliers=torch.stack(padded))
 
     def rate(self, step: Tensor) -> Tensor:
         """Return the learning rate of every row at its own `step` [R, n], counted from 0."""

@@ -36,10 +36,9 @@ class _Paused(Exception):  # noqa: N818 - an event, not an error
 class TrialPack:
     """A pack of trials of the family (see `ablate.core.trainable.Pack`); one trial alone may have any settings.
 
-    `load` returns the data of a trial. With `judged` False, metrics of generated text and of a whole split are left
-    out. `cadence` sets how often `pause` is called and checkpoints are written between reports. When an epoch begins,
-    the rows of trials that have left are removed, and those of new trials added. A trial that resumes in the middle of
-    an epoch first finishes it, together with trials at the same step.
+    `load` returns the data of a trial; `judged` and `cadence` are as in `loop.train`. When an epoch begins, the rows of
+    trials that have left are removed, and those of new trials added. A trial that resumes in the middle of an epoch
+    first finishes it, together with trials at the same step.
     """
 
     def __init__(
@@ -238,7 +237,7 @@ class TrialPack:
             try:
                 val = validation.values(start, stop)
                 trial.undefined = validation.undefined("val")
-                trial.freeze(~torch.isfinite(val["loss"]))
+                trial.alive.logical_and_(torch.isfinite(val["loss"]))
                 if bool(trial.alive.any()):
                     check_parts(replacements_of(common.group.module))
                     running = {f"train_{name}": trial.of(value) for name, value in means.values().items()}

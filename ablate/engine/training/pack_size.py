@@ -91,21 +91,20 @@ class PackBench:
     def throughput(self, count: int) -> float | None:
         """Return the row steps per second of `count` trials, or None if memory does not suffice."""
         group = self.common.group
-        rows = count * self.start.rows
         if group.device.type == "cpu" and count * self.step_bytes() > MEMORY_SHARE * _free_bytes():
             return None
         try:
-            settings = RowSettings.of([self.trial.training] * rows, [self.trial.schedule] * rows)
-            group.take(RowState.joined([self.start] * count), settings)
+            self._take(count)
             group.module.train()
-            group.key_dropout(range(rows))
             x, targets = _repeated(self.x, count), self.targets.repeat(count, *[1] * (self.targets.dim() - 1))
             fastest = self._fastest(x, targets)
-            if group.device.type == "cuda" and _peak_bytes(group.device) > MEMORY_SHARE * _total_bytes(group.device):
-                return None
+            if group.device.type == "cuda":
+                peak = torch.cuda.max_memory_allocated(group.device)
+                if peak > MEMORY_SHARE * _total_bytes(group.device):
+                    return None
         except torch.OutOfMemoryError:
             return None
-        return rows / max(fastest, 1e-9)
+        return group.rows / max(fastest, 1e-9)
 
     def _fastest(self, x: ModelInput, targets: Tensor) -> float:
         """Return the seconds of the fastest step, of at least STEPS steps that take at least SECONDS together.
@@ -139,15 +138,17 @@ class PackBench:
             kept[value.untyped_storage().data_ptr()] = value.untyped_storage().nbytes()
             return value
 
-        group.take(
-            RowState.joined([self.start]),
-            RowSettings.of([self.trial.training] * self.start.rows, [self.trial.schedule] * self.start.rows),
-        )
-        group.key_dropout(range(self.start.rows))
+        self._take(1)
         checked_kernels()  # its first call computes gradients itself, which must not count
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda value: value):
             group.forward(self.x)
         return BUFFERS * self.start.weights.nbytes + 2 * sum(kept.values())
+
+    def _take(self, count: int) -> None:
+        group, rows = self.common.group, count * self.start.rows
+        settings = RowSettings.of([self.trial.training] * rows, [self.trial.schedule] * rows)
+        group.take(RowState.joined([self.start] * count), settings)
+        group.key_dropout(range(rows))
 
 
 def _repeated(x: Any, count: int) -> Any:
@@ -164,10 +165,6 @@ def _free_bytes() -> int:
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
     except (OSError, StopIteration):
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-
-
-def _peak_bytes(device: torch.device) -> int:
-    return torch.cuda.max_memory_allocated(device)
 
 
 def _total_bytes(device: torch.device) -> int:

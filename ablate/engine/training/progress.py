@@ -11,7 +11,6 @@ import torch
 
 from ablate.base.errors import CheckpointError, PausedError
 from ablate.base.files import Place
-from ablate.base.sample_files import SampleValues
 from ablate.core.trial import Report, TrialConfig
 from ablate.engine.models.settings import InputShape
 from ablate.engine.training import checkpoint
@@ -100,7 +99,7 @@ class TrainingProgress:
             return
         found = checkpoint.newest(self.place, self.config, attempt=self.attempt)
         if found is not None:
-            self.replicas.restore(found.tensors)
+            self.replicas.layout.restore(self.replicas.state, found.tensors)
             self.epoch, self.step = found.checkpoint_id.epoch, found.checkpoint_id.step
             self.seconds, self._saved = found.wall_seconds, (self.epoch, self.step)
             self._midway = found if self.step else None
@@ -156,11 +155,6 @@ class TrainingProgress:
         self.save(Means(None))
         return named
 
-    def keep_samples(self, found: SampleValues) -> None:
-        """Write what the trial scored on each sample of the test split; raise CheckpointDownError."""
-        if self.place is not None:
-            checkpoint.keep_samples(self.place, self.attempt, found)
-
     def save(self, means: Means) -> None:
         """Write a checkpoint of the current position, unless there is one; `means` are those of its epoch so far."""
         if self.place is not None and self._saved != (self.epoch, self.step):
@@ -183,7 +177,7 @@ class TrainingProgress:
             checkpoint_id=self.checkpoint_id,
             report=self.report,
             wall_seconds=self.seconds,
-            tensors=self.replicas.tensors(),
+            tensors=self.replicas.layout.tensors(self.replicas.state),
             trial=self.config.to_json(),
             shape=self.shape,
             midway=midway,

@@ -85,11 +85,6 @@ class ReplicaGroup:
         return {**self.leaves, **self.state.fixed}
 
     @property
-    def buffers(self) -> dict[str, Tensor]:
-        """The buffers of a user's own module, [R, ...] by name."""
-        return {name: self.state.fixed[name] for name in self.layout.buffers}
-
-    @property
     def rows(self) -> int:
         """The number of rows R."""
         return self.state.rows
@@ -133,11 +128,12 @@ class ReplicaGroup:
     @torch.no_grad()
     def _take_buffers(self, row: int, values: dict[str, Tensor]) -> None:
         """Copy buffers that the module has replaced by new tensors; raise TrialError if a shape has changed."""
-        for name, buffer in self.buffers.items():
-            if values[name].shape != buffer[row].shape:
-                raise TrialError(f"buffer {name} changed its shape from {list(buffer[row].shape)}: it must stay")
-            if values[name].data_ptr() != buffer[row].data_ptr():
-                buffer[row].copy_(values[name])
+        for name in self.layout.buffers:
+            buffer = self.state.fixed[name][row]
+            if values[name].shape != buffer.shape:
+                raise TrialError(f"buffer {name} changed its shape from {list(buffer.shape)}: it must stay")
+            if values[name].data_ptr() != buffer.data_ptr():
+                buffer.copy_(values[name])
 
     def _with_own_generator(self, row: int, values: dict[str, Tensor], mine: ModelInput) -> Tensor:
         if not self.generators:
@@ -210,14 +206,10 @@ class ReplicaGroup:
         """Gather `grads` into [R, P], freeze rows that are not finite, clip and apply the optimiser's rule."""
         torch.cat(list(self._columns(grads)), dim=1, out=self.grads)
         norm = torch.linalg.vector_norm(self.grads, dim=1, keepdim=True)
-        self.freeze(~(torch.isfinite(losses) & torch.isfinite(norm[:, 0])))
+        self.state.alive.logical_and_(torch.isfinite(losses)[:, None] & torch.isfinite(norm))
         if self.clips:
             clip_rows(self.grads, norm, self.settings.clip_norm)
         apply_update(self.layout.optimizer, self.state, self.grads, self.factors, work=self.work)
-
-    def freeze(self, which: Tensor) -> None:
-        """Stop training the rows where `which` (bool [R]) is True."""
-        self.state.alive.logical_and_(~which[:, None])
 
     def _columns(self, grads: Sequence[Tensor]) -> Iterator[Tensor]:
         for place, grad in zip(self.layout.places, grads, strict=True):

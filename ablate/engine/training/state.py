@@ -166,14 +166,6 @@ class Replicas:
     state: RowState
     generators: list[torch.Generator] = field(default_factory=list)
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Return all tensors that a resumed run needs (see Layout.tensors)."""
-        return self.layout.tensors(self.state)
-
-    def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Load the result of `tensors()`; raise CheckpointError if it is of another model."""
-        self.layout.restore(self.state, tensors)
-
     def dropout_states(self) -> Tensor:
         """Return the states of the generators, uint8 [R, S]."""
         return torch.stack([generator.get_state() for generator in self.generators])

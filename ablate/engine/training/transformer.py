@@ -13,12 +13,12 @@ from ablate.base.files import Place
 from ablate.core.config import Counted, DatasetFacts, Size, TaskConfig, TrainableSettings
 from ablate.core.registry import read_task
 from ablate.core.trial import Report, TrialConfig
+from ablate.engine import models, tasks
 from ablate.engine.models.settings import BUILT_IN, InputShape
 from ablate.engine.training.family import FamilySettings
 
 if TYPE_CHECKING:
     from ablate.core.trainable import Pack, PlannedTrials, ServedNetwork, TrialContext
-    from ablate.engine.tasks import Data
 
 DATA_SETS = 2  # kept in memory: a worker alternates between those of one study
 
@@ -31,40 +31,32 @@ class Transformer:
 
     def check_data(self, task: TaskConfig, data_dir: Path | None) -> None:
         """Raise DataError if a task's data are missing."""
-        from ablate.engine.tasks import load_task
-
-        load_task(task).check(data_dir)
+        tasks.load_task(task).check(data_dir)
 
     def find_facts(self, task: TaskConfig, data_dir: Path | None) -> InputShape:
         """Return the shape of a task's data; raise RequestError if a patch does not fit its images."""
-        from ablate.engine.tasks import load_task
-
-        return load_task(task).shape(data_dir)
+        return tasks.load_task(task).shape(data_dir)
 
     def remarks(
         self, task: TaskConfig, facts: DatasetFacts, settings: TrainableSettings | None, data_dir: Path | None
     ) -> tuple[str, ...]:
         """Return the task's own remarks, and one on a user's network whose replicates cannot be stacked."""
-        from ablate.engine.tasks import load_task
         from ablate.engine.tasks.base import Remarked
 
-        found = load_task(task)
+        found = tasks.load_task(task)
         own = tuple(found.remarks(data_dir)) if isinstance(found, Remarked) else ()
         return own + (_unstacked(settings, _shape(facts)) if isinstance(settings, FamilySettings) else ())
 
     def metrics(self, task: TaskConfig, facts: DatasetFacts) -> tuple[str, ...] | None:
         """Return the names of training and validation metrics, or None if only training tells them."""
-        from ablate.engine.tasks import load_task
         from ablate.engine.training.made_up import metric_names
 
-        return metric_names(load_task(task), _shape(facts))
+        return metric_names(tasks.load_task(task), _shape(facts))
 
     def measure(self, settings: TrainableSettings, facts: DatasetFacts) -> Size:
         """Return the size of the network, counted on the built module."""
-        from ablate.engine.models import measure
-
         assert isinstance(settings, FamilySettings)
-        return measure(settings.model, _shape(facts), settings.replace)
+        return models.measure(settings.model, _shape(facts), settings.replace)
 
     def count_by_running(self, settings: TrainableSettings, dataset: str) -> Counted:
         """Return nothing: `measure` sizes every network."""
@@ -74,7 +66,6 @@ class Transformer:
         """Return the parts of the network, called once on samples of zeros."""
         import torch
 
-        from ablate.engine.models import build
         from ablate.engine.models.parts.listing import list_network
         from ablate.engine.models.parts.tracing import traced
         from ablate.engine.models.size import zeros
@@ -83,7 +74,7 @@ class Transformer:
         shape = _shape(facts)
         try:
             with torch.random.fork_rng(devices=[]), torch.no_grad():
-                network = build(settings.model, shape, settings.replace).eval()
+                network = models.build(settings.model, shape, settings.replace).eval()
                 with traced(network) as trace:
                     network(zeros(shape, samples=2))
         except TrialError as error:
@@ -121,7 +112,7 @@ class Transformer:
         """Return an empty pack, on data that this process loads once per data set."""
         from ablate.engine.training.pack import TrialPack
 
-        def load(config: TrialConfig) -> Data:
+        def load(config: TrialConfig) -> tasks.Data:
             return _load(config.task.model_dump_json(), data_dir)
 
         return TrialPack(load=load, data_dir=data_dir, device=device, pause=pause)
@@ -140,10 +131,8 @@ class Transformer:
 
 
 @lru_cache(maxsize=DATA_SETS)
-def _load(task: str, data_dir: Path | None) -> Data:
-    from ablate.engine.tasks import load_task
-
-    return load_task(read_task(json.loads(task))).load(data_dir)
+def _load(task: str, data_dir: Path | None) -> tasks.Data:
+    return tasks.load_task(read_task(json.loads(task))).load(data_dir)
 
 
 def _unstacked(settings: FamilySettings, shape: InputShape) -> tuple[str, ...]:
@@ -152,11 +141,10 @@ def _unstacked(settings: FamilySettings, shape: InputShape) -> tuple[str, ...]:
         return ()
     import torch
 
-    from ablate.engine.models import build
     from ablate.engine.training.modules import stackable
 
     with torch.random.fork_rng(devices=[]):
-        if stackable(build(settings.model, shape, settings.replace), shape):
+        if stackable(models.build(settings.model, shape, settings.replace), shape):
             return ()
     return (f"the replicates of {builder} are trained one after another: torch.func.vmap cannot stack them",)
 

@@ -127,7 +127,7 @@ def test_a_buffer_that_is_assigned_is_kept_and_one_that_grows_is_refused() -> No
     for x, y in batches():
         group.step(x, y)
         expected = 0.9 * expected + 0.1 * x.mean((1, 2))
-    torch.testing.assert_close(group.buffers["mean"], expected)
+    torch.testing.assert_close(group.state.fixed["mean"], expected)
     group.module.forward = lambda x: group.module.register_buffer("mean", torch.zeros(99)) or x.mean(-2)  # type: ignore[method-assign]
     with pytest.raises(TrialError, match=r"buffer mean changed its shape from \[4\]: it must stay"):
         group.forward(batches()[0][0])

@@ -186,7 +186,7 @@ def test_a_replicate_that_diverges_does_so_at_the_same_step(tmp_path: Path, monk
     step = ReplicaGroup.step
 
     def diverging(group: ReplicaGroup, x: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        group.freeze(group.state.step[:, 0] == torch.tensor([-1, STEPS + 1]))
+        group.state.alive.logical_and_(group.state.step != torch.tensor([[-1], [STEPS + 1]]))
         return step(group, x, targets)
 
     monkeypatch.setattr(ReplicaGroup, "step", diverging)

@@ -29,19 +29,15 @@ class Trace:
     ended: bool = False
 
 
-def without_values(given: Any) -> Any:
-    """Return arguments with their tensors on torch's device `meta`."""
-    return mapped(given, lambda tensor: tensor.to("meta"), lambda other: other)
-
-
 @contextmanager
 def traced(network: nn.Module, *, end: BaseException | None = None) -> Iterator[Trace]:
     """Note the next call of `network`, which then raises `end`; a network on the meta device takes what it is given."""
     trace = Trace()
 
     def begin(module: nn.Module, args: Any, kwargs: Any) -> Any:
-        on_meta = any(value.is_meta for value in module.parameters())
-        trace.given = without_values((args, kwargs)) if on_meta else (args, kwargs)
+        trace.given = args, kwargs
+        if any(value.is_meta for value in module.parameters()):
+            trace.given = mapped(trace.given, lambda tensor: tensor.to("meta"), lambda other: other)
         return trace.given
 
     def note(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:

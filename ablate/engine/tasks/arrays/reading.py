@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -166,13 +166,8 @@ def _tensor(values: Any, name: str) -> Tensor:
     if isinstance(values, Tensor):
         return values.detach().cpu()
     array = _array(values, name)
-    kinds: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-        "b": lambda a: a,
-        "i": lambda a: a,
-        "u": lambda a: a if a.itemsize == 1 else a.astype(np.int64),
-        "f": lambda a: a if a.itemsize <= 8 else a.astype(np.float64),
-    }
-    if array.dtype.kind not in kinds:
+    kind, size = array.dtype.kind, array.itemsize
+    if kind not in "biuf":
         raise DataError(f"Task: {name} are {array.dtype}, not numbers")
-    array = kinds[array.dtype.kind](array)
-    return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("="), order="C"))
+    wide: Any = np.int64 if kind == "u" and size > 1 else np.float64 if size > 8 else array.dtype.newbyteorder("=")
+    return torch.from_numpy(np.array(array, dtype=wide, order="C"))

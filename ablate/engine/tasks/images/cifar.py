@@ -6,6 +6,7 @@ file's MD5 sum against the published one. Therefore only the authors' original b
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -13,7 +14,6 @@ import torch
 from ablate.engine.tasks.folders import data_folder
 from ablate.engine.tasks.images.patches import ImageSet, Split
 from ablate.engine.tasks.images.vision import Published, VisionTask
-from ablate.engine.tasks.settings import ImageConfig
 
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 _CIFAR100_WORDS = (
@@ -73,11 +73,7 @@ class CifarTask(VisionTask):
         return torch.from_numpy(split.data), torch.tensor(split.targets, dtype=torch.int64)
 
 
-def build_cifar10(config: ImageConfig) -> CifarTask:
-    """Return the task `cifar10`."""
-    return CifarTask(config, CIFAR10)
+build_cifar10 = partial(CifarTask, published=CIFAR10)
 
 
-def build_cifar100(config: ImageConfig) -> CifarTask:
-    """Return the task `cifar100`."""
-    return CifarTask(config, CIFAR100)
+build_cifar100 = partial(CifarTask, published=CIFAR100)

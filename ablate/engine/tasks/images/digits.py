@@ -86,6 +86,4 @@ def read_digits(file: Path) -> Split:
     return pixels.to(torch.uint8).reshape(-1, IMAGES.height, IMAGES.width, 1), targets.contiguous()
 
 
-def build(config: ImageConfig) -> Digits:
-    """Return the task `digits`."""
-    return Digits(config)
+build = Digits

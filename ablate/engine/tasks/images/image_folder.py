@@ -238,6 +238,4 @@ def reason(error: Exception) -> str:
     return getattr(error, "strerror", None) or error_text(error)
 
 
-def build(config: ImageFolderConfig) -> ImageFolder:
-    """Return the task `image_folder`."""
-    return ImageFolder(config)
+build = ImageFolder

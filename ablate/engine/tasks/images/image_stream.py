@@ -79,11 +79,9 @@ class ImageStream:
         return len(self.files)
 
     def batches(self, index: Tensor, batch: int, keys: Sequence[int] | None) -> Iterator[Tensor]:
-        """Yield the samples `index` [R, n] in batches of `batch`, uint8 [R, b, T, F]; `keys` one per replicate.
+        """Yield batches as `Stream.batches` says; if all replicates use the same images, they share memory.
 
-        If all replicates use the same images, they share memory. Worker processes live from the first batch until the
-        iterator is exhausted or closed. Raises DataError with the path of a damaged image, and TrialError if a
-        process dies.
+        Worker processes live until the iterator is exhausted or closed. Raises TrialError too, if one dies.
         """
         keys = keys if self.augment else None
         rows = distinct(index, keys)

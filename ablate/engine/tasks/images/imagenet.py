@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from ablate.base.errors import DataError
-from ablate.base.redaction import error_text
 from ablate.engine.tasks.archives import FAILURES, fetch_zip
-from ablate.engine.tasks.folders import data_folder, fetch_command, unusable
+from ablate.engine.tasks.folders import data_folder, not_downloaded, unusable
 from ablate.engine.tasks.images.image_stream import Files
 from ablate.engine.tasks.images.photographs import FileSplit, Nominal, StreamedTask, list_photographs
-from ablate.engine.tasks.settings import StreamConfig
 
 TINY_URL = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
 TINY_MD5 = "90528d7ca1a48142e341f4ef8d21d0de"
@@ -103,10 +102,9 @@ class TinyImageNet(StreamedTask):
         try:
             fetch_zip(TINY_URL, folder, top=self.nominal.folder, md5=TINY_MD5)
         except (*FAILURES, DataError) as error:
-            raise DataError(
-                f"cannot download {self.nominal.name} into {folder}: {error_text(error)}. Try again with a network:"
-                f" {fetch_command(self.nominal.name, data_dir)}; or copy {self.location(data_dir)} from a machine"
-                " that has it"
+            name = self.nominal.name
+            raise not_downloaded(
+                f"{name} into {folder}", name, data_dir, error, copy=self.location(data_dir)
             ) from error
         self.check(data_dir)
         return self.location(data_dir)
@@ -181,11 +179,7 @@ def _annotations(root: Path) -> list[tuple[str, str]]:
     return [(row[0], row[1] if len(row) > 1 else "") for row in rows]
 
 
-def build_tiny_imagenet(config: StreamConfig) -> TinyImageNet:
-    """Return the task `tiny_imagenet`."""
-    return TinyImageNet(config, TINY)
+build_tiny_imagenet = partial(TinyImageNet, nominal=TINY)
 
 
-def build_imagenet(config: StreamConfig) -> ImageNet:
-    """Return the task `imagenet`."""
-    return ImageNet(config, IMAGENET)
+build_imagenet = partial(ImageNet, nominal=IMAGENET)

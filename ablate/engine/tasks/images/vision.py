@@ -12,11 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ablate.base.errors import DataError
-from ablate.base.redaction import error_text
 from ablate.engine.models.settings import InputShape
 from ablate.engine.tasks.base import Classification, Data
-from ablate.engine.tasks.folders import data_folder, fetch_command, unusable
+from ablate.engine.tasks.folders import data_folder, not_downloaded, unreadable, unusable
 from ablate.engine.tasks.images.patches import ImageSet, Split, input_shape, patch_data
 from ablate.engine.tasks.settings import ImageConfig
 
@@ -69,7 +67,7 @@ class VisionTask(Classification, ABC):
         try:
             faults = self.faults(data_dir)
         except OSError as error:
-            raise self._unreadable(error, data_dir) from error
+            raise unreadable(self.name, data_dir, error) from error
         if faults:
             raise unusable(self.name, data_dir, faults)
 
@@ -79,7 +77,7 @@ class VisionTask(Classification, ABC):
         try:
             train, test = self.read(data_dir, train=True), self.read(data_dir, train=False)
         except (OSError, RuntimeError, ValueError, TypeError, KeyError, AssertionError) as error:
-            raise self._unreadable(error, data_dir) from error
+            raise unreadable(self.name, data_dir, error) from error
         return patch_data(
             train,
             test,
@@ -102,10 +100,8 @@ class VisionTask(Classification, ABC):
             with _timeout(SILENCE_SECONDS):
                 self.reader()(root=str(folder), train=True, download=True)
         except (OSError, RuntimeError, EOFError, tarfile.TarError, http.client.HTTPException) as error:
-            raise DataError(
-                f"cannot download {self.name} into {folder}: {error_text(error)}. Try again with a network:"
-                f" {fetch_command(self.name, data_dir)}; or copy {self.location(data_dir)} from a machine that has it"
-            ) from error
+            what, place = f"{self.name} into {folder}", self.location(data_dir)
+            raise not_downloaded(what, self.name, data_dir, error, copy=place) from error
         self.check(data_dir)
         return self.location(data_dir)
 
@@ -115,12 +111,6 @@ class VisionTask(Classification, ABC):
         import torchvision.datasets
 
         return getattr(torchvision.datasets, self.published.reader)
-
-    def _unreadable(self, error: Exception, data_dir: Path | None) -> DataError:
-        return DataError(
-            f"data set {self.name} in {data_folder(data_dir)} cannot be read: {error_text(error)}."
-            f" Get it again with: {fetch_command(self.name, data_dir)}"
-        )
 
 
 @contextmanager

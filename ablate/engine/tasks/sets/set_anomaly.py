@@ -14,7 +14,7 @@ from ablate.base.redaction import error_text
 from ablate.engine.models.settings import InputShape
 from ablate.engine.tasks.archives import FAILURES, download
 from ablate.engine.tasks.base import Classification, Data, stratified_split
-from ablate.engine.tasks.folders import alone, data_folder, expanded, fetch_command
+from ablate.engine.tasks.folders import alone, data_folder, expanded, fetch_command, not_downloaded
 from ablate.engine.tasks.images.cifar import CIFAR100, CifarTask
 from ablate.engine.tasks.images.patches import Split
 from ablate.engine.tasks.sets.anomaly_sets import SET, AnomalySets, members
@@ -158,10 +158,7 @@ class SetAnomaly(Classification):
                     raise DataError(f"the SHA-256 sum of {WEIGHTS_URL} is not {WEIGHTS_SUM}...")
                 os.replace(whole, path)
         except (*FAILURES, DataError) as error:
-            raise DataError(
-                f"cannot download the weights of ResNet-34 to {path}: {error_text(error)}. Try again with a network:"
-                f" {fetch_command(NAME, data_dir)}; or copy the file from a machine that has it"
-            ) from error
+            raise not_downloaded(f"the weights of ResNet-34 to {path}", NAME, data_dir, error) from error
 
     def _refuse_unwritable(self, data_dir: Path | None) -> None:
         folder = self.location(data_dir)
@@ -178,6 +175,4 @@ def _part(features: Features, index: Tensor, *, name: str) -> AnomalySets:
     return AnomalySets(features=features.values[index], members=found, name=name)
 
 
-def build(config: SetAnomalyConfig) -> SetAnomaly:
-    """Return the task `set_anomaly`."""
-    return SetAnomaly(config)
+build = SetAnomaly

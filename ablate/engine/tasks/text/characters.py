@@ -13,12 +13,10 @@ import torch
 
 from ablate.base.errors import DataError, RequestError
 from ablate.base.files import DiskFolder
-from ablate.base.redaction import error_text
-from ablate.engine.models.settings import InputShape
 from ablate.engine.tasks.base import Data
-from ablate.engine.tasks.folders import data_folder, fetch_command, unusable
+from ablate.engine.tasks.folders import data_folder, not_downloaded, unreadable, unusable
 from ablate.engine.tasks.settings import SequenceConfig
-from ablate.engine.tasks.text.tokens import WINDOW_PAD, TokenPrediction, check_length, text_data
+from ablate.engine.tasks.text.tokens import TextWindows, text_data
 
 NAME = "tiny_shakespeare"
 ADDRESS = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
@@ -31,29 +29,14 @@ LENGTH = 64  # the longest of the paper's 8, 32 and 64
 SILENCE_SECONDS = 60.0  # a download fails when it receives no data for this long
 
 
-class Characters(TokenPrediction):
+class Characters(TextWindows):
     """Speeches of Shakespeare (Karpathy 2015, char-rnn): the first 90% for training, the rest for test."""
 
     opening = "\n"
 
-    pad = WINDOW_PAD
-
     def __init__(self, config: SequenceConfig) -> None:
-        self.length = config.length or LENGTH
-        check_length(config, self.length, shortest_part=CHARACTERS - TRAIN_CHARACTERS)
-
-    def shape(self, data_dir: Path | None) -> InputShape:
-        """Return the model's input shape."""
-        return InputShape(
-            tokens=self.length,
-            features=len(SYMBOLS),
-            outputs=len(SYMBOLS),
-            train_samples=TRAIN_CHARACTERS - self.length,
-            inputs="ids",
-            output="token",
-            causal=True,
-            window=self.length,
-        )
+        test = CHARACTERS - TRAIN_CHARACTERS
+        super().__init__(config, LENGTH, symbols=len(SYMBOLS), train=TRAIN_CHARACTERS, test=test)
 
     def check(self, data_dir: Path | None) -> None:
         """Raise DataError if the file is missing or not the published one."""
@@ -79,10 +62,7 @@ class Characters(TokenPrediction):
                 return path
             _download(path)
         except (OSError, http.client.HTTPException) as error:
-            raise DataError(
-                f"cannot download {NAME} from {ADDRESS} to {path}: {error_text(error)}. Try again with a network:"
-                f" {fetch_command(NAME, data_dir)}; or copy the file from a machine that has it"
-            ) from error
+            raise not_downloaded(f"{NAME} from {ADDRESS} to {path}", NAME, data_dir, error) from error
         return path
 
     def encode(self, text: str, data_dir: Path | None) -> list[int]:
@@ -101,10 +81,7 @@ def _check_text(path: Path, data_dir: Path | None) -> bytes:
     try:
         content = path.read_bytes() if path.is_file() else None
     except OSError as error:
-        raise DataError(
-            f"data set {NAME} in {data_folder(data_dir)} cannot be read: {error_text(error)}."
-            f" Get it again with: {fetch_command(NAME, data_dir)}"
-        ) from error
+        raise unreadable(NAME, data_dir, error) from error
     fault = "missing" if content is None else _fault(content)
     if content is None or fault:
         raise unusable(NAME, data_dir, {path: fault})
@@ -127,6 +104,4 @@ def _download(path: Path) -> None:
     DiskFolder(path.parent).write(path.name, content)
 
 
-def build(config: SequenceConfig) -> Characters:
-    """Return the task `tiny_shakespeare`."""
-    return Characters(config)
+build = Characters

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -72,11 +73,6 @@ def draw(length: int, split: str) -> Tensor:
     return torch.from_numpy((bits % DIGITS).astype(np.uint8)).reshape(n, length)
 
 
-def reverse(lists: Tensor) -> Tensor:
-    """Return `lists` [n, T] from the last digit to the first."""
-    return lists.flip(1)
-
-
 def sort(lists: Tensor) -> Tensor:
     """Return `lists` [n, T] in ascending order."""
     return torch.from_numpy(np.sort(lists.numpy(), axis=1, kind="stable"))
@@ -92,19 +88,13 @@ def swap(lists: Tensor) -> Tensor:
     return lists.roll(lists.shape[1] // 2, dims=1)
 
 
-def build_reverse(config: SequenceConfig) -> ListTask:
-    """Return the task `reverse`."""
-    return ListTask(config, reverse)
+build_reverse = partial(ListTask, rule=torch.fliplr)
 
 
-def build_sort(config: SequenceConfig) -> ListTask:
-    """Return the task `sort`."""
-    return ListTask(config, sort)
+build_sort = partial(ListTask, rule=sort)
 
 
-def build_sub(config: SequenceConfig) -> ListTask:
-    """Return the task `sub`."""
-    return ListTask(config, sub)
+build_sub = partial(ListTask, rule=sub)
 
 
 def build_swap(config: SequenceConfig) -> ListTask:
@@ -115,6 +105,4 @@ def build_swap(config: SequenceConfig) -> ListTask:
     return task
 
 
-def build_copy(config: SequenceConfig) -> ListTask:
-    """Return the task `copy`."""
-    return ListTask(config, torch.clone)
+build_copy = partial(ListTask, rule=torch.clone)

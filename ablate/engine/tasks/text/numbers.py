@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from ablate.base.errors import RequestError, did_you_mean
-from ablate.engine.models.settings import InputShape
 from ablate.engine.tasks.base import Data
 from ablate.engine.tasks.settings import SequenceConfig
-from ablate.engine.tasks.text.tokens import WINDOW_PAD, TokenPrediction, check_length, text_data
+from ablate.engine.tasks.text.tokens import TextWindows, text_data
 
 LENGTH = 16  # the shortest of the paper's 16, 32 and 64
 BETWEEN = "."
@@ -27,29 +26,13 @@ VOCABULARY = tuple(sorted({*filter(None, ONES + TENS), "hundred", "thousand", BE
 IDS = {word: i for i, word in enumerate(VOCABULARY)}
 
 
-class Numbers(TokenPrediction):
+class Numbers(TextWindows):
     """Consecutive numbers in words with a `.` between them; each token predicts the next one."""
 
     opening = "one"
 
-    pad = WINDOW_PAD
-
     def __init__(self, config: SequenceConfig) -> None:
-        self.length = config.length or LENGTH
-        check_length(config, self.length, shortest_part=len(texts()[1]))
-
-    def shape(self, data_dir: Path | None) -> InputShape:
-        """Return the model's input shape."""
-        return InputShape(
-            tokens=self.length,
-            features=len(VOCABULARY),
-            outputs=len(VOCABULARY),
-            train_samples=len(texts()[0]) - self.length,
-            inputs="ids",
-            output="token",
-            causal=True,
-            window=self.length,
-        )
+        super().__init__(config, LENGTH, symbols=len(VOCABULARY), train=len(texts()[0]), test=len(texts()[1]))
 
     def check(self, data_dir: Path | None) -> None:
         """Do nothing: the words are generated, not read."""
@@ -93,6 +76,4 @@ def _ids(tokens: Sequence[str]) -> Tensor:
     return torch.tensor([IDS[token] for token in tokens], dtype=torch.uint8)
 
 
-def build(config: SequenceConfig) -> Numbers:
-    """Return the task `numbers`."""
-    return Numbers(config)
+build = Numbers

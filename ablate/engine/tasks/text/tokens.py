@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 from torch import Tensor
 
 from ablate.base.errors import RequestError
-from ablate.core.config import TaskConfig
-from ablate.engine.models.layers import widen
-from ablate.engine.tasks.base import Data
+from ablate.engine.models.settings import InputShape
+from ablate.engine.tasks.base import Classification, Data
+from ablate.engine.tasks.settings import SequenceConfig
 
 WINDOW_PAD = 255  # the target in a window that another window counts; every vocabulary here is smaller
 
@@ -24,14 +26,10 @@ class TokenPrediction:
         `logits` are [*R, B, T, M], `targets` [*R, B, T] or [B, T] for all replicates, `label_smoothing` is a number or
         [R, 1], one per replicate. Half precision is converted to float32; padding has the loss 0.
         """
-        log_p = torch.log_softmax(widen(logits), dim=-1)
-        index, counted = self.counted(targets.expand(logits.shape[:-1]))
-        losses = -log_p.gather(-1, index.unsqueeze(-1)).squeeze(-1)
-        if isinstance(label_smoothing, Tensor) or label_smoothing != 0:
-            smoothing = per_token(label_smoothing)
-            evenly = -log_p.sum(dim=-1) / logits.shape[-1]
-            losses = (1 - smoothing) * losses + smoothing * evenly
-        return losses if counted is None else losses.masked_fill(~counted, 0.0)
+        padding = None if self.pad is None else targets == self.pad
+        index = targets if padding is None else targets.masked_fill(padding, 0)
+        losses = Classification().loss(logits, index, per_token(label_smoothing))
+        return losses if padding is None else losses.masked_fill(padding, 0.0)
 
     def metrics(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """Return `accuracy` of each token, 1.0 or 0.0, [*R, B, T] float32; 0 at padding."""
@@ -39,13 +37,6 @@ class TokenPrediction:
         if self.pad is not None:
             right &= targets != self.pad
         return {"accuracy": right.float()}
-
-    def counted(self, targets: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return int64 `targets` with 0 in place of padding, and a mask of those that count (None: all)."""
-        if self.pad is None:
-            return targets.long(), None
-        counted = targets != self.pad
-        return targets.long().masked_fill(~counted, 0), counted
 
 
 def per_token(label_smoothing: float | Tensor) -> float | Tensor:
@@ -87,10 +78,28 @@ def text_data(train: Tensor, test: Tensor, length: int) -> Data:
     )
 
 
-def check_length(config: TaskConfig, length: int, *, shortest_part: int) -> None:
-    """Raise RequestError if a window of `length` does not fit into a text of `shortest_part` tokens."""
-    if length >= shortest_part:
-        raise RequestError(
-            f"task {config.task}: length={length:,} does not fit into the test part of {shortest_part:,} tokens;"
-            f" take at most {shortest_part - 1:,}"
+class TextWindows(TokenPrediction):
+    """Windows on one text of `symbols` different tokens, whose parts are `train` and `test` tokens long."""
+
+    pad = WINDOW_PAD
+
+    def __init__(self, config: SequenceConfig, usual: int, *, symbols: int, train: int, test: int) -> None:
+        self.length, self.symbols, self.train = config.length or usual, symbols, train
+        if self.length >= test:
+            raise RequestError(
+                f"task {config.task}: length={self.length:,} does not fit into the test part of {test:,} tokens;"
+                f" take at most {test - 1:,}"
+            )
+
+    def shape(self, data_dir: Path | None) -> InputShape:
+        """Return the model's input shape."""
+        return InputShape(
+            tokens=self.length,
+            features=self.symbols,
+            outputs=self.symbols,
+            train_samples=self.train - self.length,
+            inputs="ids",
+            output="token",
+            causal=True,
+            window=self.length,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -180,11 +181,7 @@ def _pad(sentences: Sequence[Sequence[int]], length: int) -> Tensor:
     return torch.from_numpy(np.array(filled, dtype=np.int16))
 
 
-def build_de_en(config: TaskConfig) -> Translation:
-    """Return the task `multi30k_de_en`: German to English."""
-    return Translation(config, "de", "en")
+build_de_en = partial(Translation, source="de", target="en")
 
 
-def build_en_de(config: TaskConfig) -> Translation:
-    """Return the task `multi30k_en_de`: English to German."""
-    return Translation(config, "en", "de")
+build_en_de = partial(Translation, source="en", target="de")
