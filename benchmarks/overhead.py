@@ -37,7 +37,7 @@ from ablate.driver.data_checks import check_data
 from ablate.engine.models.settings import InputShape
 from ablate.engine.training.family import family
 from ablate.execution import Executor, LocalExecutor, RayExecutor
-from ablate.functions.border.guarded import processes_ended
+from ablate.functions.border.guarded import end_processes
 from ablate.ledger import Ledger
 from ablate.study.file import parse_study
 from ablate.tracking import build as build_tracker
@@ -113,8 +113,9 @@ def ours(trials: int, *, executor: str, tracker: str, pack: PackSize | None = No
             if pack is not None:
                 asked = {"measure": trainable.measure, "facts_of": facts.__getitem__, "group_key": group_key}
             search = Search(study, writer, ledger, **asked)
-            with processes_ended(), sync_periodically(shown.sync):
+            with sync_periodically(shown.sync):
                 runs.run(search, on_event=lambda: None)
+            end_processes()
             shown.close()
             seconds = time.perf_counter() - started
             ended = [t.finished_at for t in ledger.trials(study.name) if t.finished_at is not None]

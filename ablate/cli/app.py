@@ -11,7 +11,6 @@ from typing import Annotated, Literal
 
 import typer
 from rich.logging import RichHandler
-from rich.text import Text
 
 from ablate import __version__
 from ablate.base.errors import AblateError, LedgerError, RequestError, StudyFailedError
@@ -28,7 +27,7 @@ from ablate.cli.mcp import mcp_app
 from ablate.cli.parts import parts_app
 from ablate.cli.pick import pick_app
 from ablate.cli.streams import is_reader_gone, require_printed, tolerant_streams
-from ablate.cli.terminal import PlainFormatter, Terminal, print_json
+from ablate.cli.terminal import PlainFormatter, console, errors, print_json
 from ablate.cli.verdict import verdict_app
 from ablate.driver.options import RunOptions
 from ablate.studies.locations import Locations
@@ -55,8 +54,6 @@ START = """Start here:
   ablate search search_spaces/digits.yaml   run it; the same command continues it
   ablate status digits                      show its state, budget and front
 """
-console = Terminal()
-errors = Terminal(stderr=True)
 
 
 @app.command(epilog="Example: ablate plan search_spaces/minimal_transformer.yaml --json")
@@ -99,7 +96,7 @@ def plan(
         more = [*(f"--dataset={name}" for name in only or ()), *([] if scale is None else [f"--scale={scale:g}"])]
         verb = "campaign open" if study.campaign is not None else "search" if study.compare is None else "compare"
         if verb == "compare" or not more:
-            console.print(Text(f"Next: ablate {verb} {shlex.join([str(file), *more])}"), soft_wrap=True)
+            console.say(f"Next: ablate {verb} {shlex.join([str(file), *more])}")
 
 
 @app.command(epilog="Example: ablate search search_spaces/vision.yaml --gpus 8 --gpus-per-trial 0.5")
@@ -210,8 +207,8 @@ def new(
     from ablate.cli.new import write_study
 
     file = write_study(name, task=task, function=function, command=command, metric=metric, source=source)
-    console.print(f"Written: {file.absolute()}", soft_wrap=True, highlight=False)
-    console.print(shlex.join(["ablate", "plan", str(file)]), soft_wrap=True, highlight=False)
+    console.say(f"Written: {file.absolute()}")
+    console.say(shlex.join(["ablate", "plan", str(file)]))
 
 
 @app.command(epilog="Example: ablate resume digits")
@@ -275,10 +272,10 @@ def _drive(
         )  # fmt: skip
     if outcome.study.campaign is not None:
         return outcome.report.absolute()  # `ablate campaign status` says what was found
-    screen.print(f"Report: {outcome.report.absolute()}", soft_wrap=True, highlight=False)
+    screen.say(f"Report: {outcome.report.absolute()}")
     if "mlflow" in asked.trackers and not asked.tracking_uri:
         page = shlex.join(["ablate", "ui", *asked.runs_option()])
-        screen.print(f"MLflow: {page}", soft_wrap=True, highlight=False)
+        screen.say(f"MLflow: {page}")
     require_printed()
     return outcome.report.absolute()
 
@@ -306,7 +303,7 @@ def main() -> None:
             options.refuse_other_package()
             _run()
         except AblateError as error:
-            errors.print(f"ablate: {error}", style="red", highlight=False, soft_wrap=True)
+            errors.say(f"ablate: {error}", style="red")
             sys.exit(error.exit_code)
         finally:
             border, alone = map(sys.modules.get, ("ablate.functions.border.guarded", "ablate.driver.alone"))

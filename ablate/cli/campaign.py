@@ -10,7 +10,7 @@ from rich.table import Table
 
 from ablate.cli import options
 from ablate.cli.interruption import interruptible
-from ablate.cli.terminal import Terminal, print_json
+from ablate.cli.terminal import console, errors, print_json
 from ablate.driver.options import RunOptions
 from ablate.studies.locations import Locations
 
@@ -18,8 +18,6 @@ judge_app = typer.Typer()
 campaign_app = typer.Typer(
     help="Judge changes one after the other against a champion, each on as few seeds as it needs."
 )
-console = Terminal()
-errors = Terminal(stderr=True)
 
 
 @judge_app.command(epilog="Example: ablate judge nano --set config.lr=0.003 --note 'a higher rate'")
@@ -74,9 +72,8 @@ def judge(
         values = [each.as_values() for each in found]
         print_json(values if len(values) > 1 else values[0])
     else:
-        _say(*(each.line() for each in found))
-        for text in dict.fromkeys(warning["text"] for each in found for warning in each.warnings):
-            errors.print(f"Note: {text}", soft_wrap=True, highlight=False, markup=False)
+        console.say(*(each.line() for each in found))
+        errors.say(*dict.fromkeys(f"Note: {warning['text']}" for each in found for warning in each.warnings))
     codes = {each.exit_code for each in found}
     sys.exit(0 if 0 in codes else codes.pop() if len(codes) == 1 else OPEN)
 
@@ -90,7 +87,7 @@ def open_file(file: options.StudyFile, asked: RunOptions) -> None:
 
     with interruptible():
         found = open_campaign(file, asked, errors)
-    _say(*status_lines(found))
+    console.say(*status_lines(found))
 
 
 @campaign_app.command(epilog="Example: ablate campaign status nano")
@@ -104,7 +101,7 @@ def status(study: options.StudyName, asked: Locations, as_json: options.AsJson =
     if as_json:
         print_json(status_of(found))
     else:
-        _say(*status_lines(found))
+        console.say(*status_lines(found))
 
 
 @campaign_app.command("list", epilog="Example: ablate campaign list nano")
@@ -117,9 +114,7 @@ def list_candidates(study: options.StudyName, asked: Locations, as_json: options
     if as_json:
         print_json([each.as_values() for each in found])
         return
-    table = Table(box=None, pad_edge=False)
-    for heading in ("candidate", "change", "note", "verdict"):
-        table.add_column(heading)
+    table = Table("candidate", "change", "note", "verdict", box=None, pad_edge=False)
     for each in found:
         code = each.submitted.get("code")
         changes = [] if code is None else [code["revision"][:SHOWN]]
@@ -137,7 +132,7 @@ def close(study: options.StudyName, asked: RunOptions) -> None:
 
     with interruptible():
         found = campaign.close(study, asked, errors)
-    _say(*status_lines(found), f"Report: {(asked.home(study) / 'report' / 'index.html').absolute()}")
+    console.say(*status_lines(found), f"Report: {(asked.home(study) / 'report' / 'index.html').absolute()}")
 
 
 @campaign_app.command(epilog="Example: ablate campaign report nano")
@@ -146,9 +141,4 @@ def report(study: options.StudyName, asked: Locations) -> None:
     """Write the page and the tables of a campaign again, from its ledger alone."""
     from ablate.studies.report import rebuild
 
-    _say(f"Report: {rebuild(study, asked)[1].absolute()}")
-
-
-def _say(*lines: str) -> None:
-    for line in lines:
-        console.print(line, soft_wrap=True, highlight=False)
+    console.say(f"Report: {rebuild(study, asked)[1].absolute()}")

@@ -16,7 +16,7 @@ import typer
 from ablate.base.errors import RequestError, StudyFailedError
 from ablate.cli import options
 from ablate.cli.options import duration
-from ablate.cli.terminal import Terminal, print_json
+from ablate.cli.terminal import console, errors, print_json
 from ablate.studies.locations import Locations
 
 if TYPE_CHECKING:
@@ -28,8 +28,6 @@ kubernetes_app = typer.Typer(
     no_args_is_help=True, help="Print a study as a manifest for KubeRay, and check first what the cluster has."
 )
 cluster_app.add_typer(kubernetes_app, name="k8s")
-console = Terminal()
-errors = Terminal(stderr=True)
 
 PROCESSES = " where the cluster's processes start (on Kubernetes: in the Secret)"
 Further = Annotated[
@@ -106,9 +104,9 @@ def submit(
     options.refuse_passwords(further or (), shown="the job's description", where=PROCESSES)
     words = ["ablate", command, "study.yaml", "--address", "auto", "--gpus", str(gpus), *(further or ())]
     job = start(address, Job(name=name, study_text=text, words=tuple(words)))
-    console.print(f"Submitted {job}", highlight=False, soft_wrap=True)
+    console.say(f"Submitted {job}")
     if detach:
-        console.print(f"Its log: ray job logs {job} --address {address} --follow", highlight=False, soft_wrap=True)
+        console.say(f"Its log: ray job logs {job} --address {address} --follow")
         return
     ended = follow(address, job, lambda lines: print(lines, end="", flush=True))
     if ended != ENDED[0]:
@@ -168,13 +166,13 @@ def render(
     _parse(context, entrypoint(request))
     if name is None and request.name != study:
         told = f"ablate: {study!r} is no DNS label, so the job is named {request.name}; --name gives it another name."
-        errors.print(told, style="yellow", highlight=False, soft_wrap=True)
+        errors.say(told, style="yellow")
     if check:
         context_name = kubectl_context() or "of the pod that it runs in"
         asking = f"ablate: asking the cluster of kubectl's context {context_name}, namespace {request.namespace}"
-        errors.print(asking, highlight=False, soft_wrap=True)
+        errors.say(asking)
         for note in preflight(request):
-            errors.print(f"ablate: {note}", style="yellow", highlight=False, soft_wrap=True)
+            errors.say(f"ablate: {note}", style="yellow")
     print(rendered(request), end="")
 
 
@@ -197,7 +195,7 @@ def doctor(
     as_json: options.AsJson = False,
 ) -> None:
     """Check what a study needs on this machine: software, ledger, store, tracking server, data sets, devices."""
-    from ablate.driver.doctor import examine, is_sound, look_until
+    from ablate.driver.doctor import examine, look_until
 
     if wait is None:
         found = list(examine(asked, file)) if as_json else [_show(finding) for finding in examine(asked, file)]
@@ -215,7 +213,7 @@ def doctor(
             return now
 
         pause = _show_pause if not as_json else lambda *_: None
-        found = look_until(look, is_sound, pause, seconds=wait)
+        found = look_until(look, lambda seen: not _faulty(seen), pause, seconds=wait)
     if as_json:
         print_json([asdict(each) for each in found])
     if faulty := _faulty(found):
@@ -227,13 +225,13 @@ def _show(finding: Examination, *, clock: bool = False) -> Examination:
     """Print a finding in one line, with the time of day (UTC) where `clock` is set, and return it."""
     mark = "ok   " if finding.good else "FAULT" if finding.needed else "WARN "
     line = f"{_now() if clock else ''}{mark} {finding.what}: {finding.seen}"
-    console.print(line, highlight=False, soft_wrap=True)
+    console.say(line)
     return finding
 
 
 def _show_pause(found: Sequence[Examination], seconds: float) -> None:
     line = f"{_now()}{_faulty(found)} failed the check. Checking again in {seconds:.0f} s."
-    console.print(line, highlight=False, soft_wrap=True)
+    console.say(line)
 
 
 def _faulty(found: Sequence[Examination]) -> str:

@@ -7,11 +7,10 @@ from typing import Annotated
 import typer
 
 from ablate.cli import options
-from ablate.cli.terminal import Terminal
+from ablate.cli.terminal import console
 from ablate.studies.locations import Locations
 
 control_app = typer.Typer()
-console = Terminal()
 
 Number = Annotated[int, typer.Argument(metavar="TRIAL", min=0, help="Number of the trial.")]
 Label = Annotated[
@@ -35,7 +34,7 @@ def enqueue(
     """Try a configuration next, before the sampler's suggestions; it counts as a trial of the budget."""
     from ablate.driver import requests
 
-    _say(requests.enqueue(study, asked, settings, dataset=dataset))
+    console.say(requests.enqueue(study, asked, settings, dataset=dataset))
 
 
 @control_app.command(epilog="Example: ablate prune digits 7")
@@ -50,7 +49,7 @@ def prune(
     """Stop a search trial at its next report; it becomes PRUNED."""
     from ablate.driver import requests
 
-    _say(requests.prune(study, asked, trial, dataset=dataset))
+    console.say(requests.prune(study, asked, trial, dataset=dataset))
 
 
 @control_app.command(epilog="Example: ablate retry digits 7")
@@ -68,7 +67,7 @@ def retry(
     """Try a trial that is FAIL again, with fresh attempts, from its newest checkpoint."""
     from ablate.driver import requests
 
-    _say(requests.retry(study, asked, trial, dataset=dataset, from_start=from_start))
+    console.say(requests.retry(study, asked, trial, dataset=dataset, from_start=from_start))
 
 
 @control_app.command(epilog="Example: ablate stop digits")
@@ -77,8 +76,4 @@ def stop(study: options.StudyName, asked: Locations) -> None:
     """Pause a running study as SIGTERM does: its trials write checkpoints, and its driver exits with code 75."""
     from ablate.driver import requests
 
-    _say(requests.stop(study, asked))
-
-
-def _say(text: str) -> None:
-    console.print(text, soft_wrap=True, highlight=False)
+    console.say(requests.stop(study, asked))

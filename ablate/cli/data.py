@@ -8,10 +8,9 @@ import typer
 from rich.table import Table
 
 from ablate.cli.options import AsJson, DataDir
-from ablate.cli.terminal import Terminal, print_json
+from ablate.cli.terminal import console, print_json
 
 data_app = typer.Typer(no_args_is_help=True, help="List the data sets of this machine, and download others.")
-console = Terminal()
 
 
 @data_app.command("list", epilog="Example: ablate data list")
@@ -23,9 +22,7 @@ def data_list(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     if as_json:
         print_json([{"name": e.name, "here": e.present, "bytes": e.size_bytes, "place": str(e.path)} for e in found])
         return
-    table = Table(box=None, pad_edge=False)
-    for name in ("data set", "here", "size", "place"):
-        table.add_column(name)
+    table = Table("data set", "here", "size", "place", box=None, pad_edge=False)
     for entry in found:
         size = f"{entry.size_bytes / 1e6:,.1f} MB" if entry.present else ""
         table.add_row(entry.name, "yes" if entry.present else "no", size, str(entry.path))
@@ -40,4 +37,4 @@ def data_fetch(
     """Download a data set into the data folder."""
     from ablate.engine.tasks import fetch
 
-    console.print(f"{name}: {fetch(name, data_dir)}", soft_wrap=True, highlight=False)
+    console.say(f"{name}: {fetch(name, data_dir)}")

@@ -11,12 +11,10 @@ import typer
 from ablate.base.errors import RequestError
 from ablate.base.files import sqlite_url
 from ablate.cli import options
-from ablate.cli.terminal import Terminal
+from ablate.cli.terminal import console, errors
 from ablate.studies.locations import Locations
 
 export_app = typer.Typer()
-console = Terminal()
-errors = Terminal(stderr=True)
 
 
 @export_app.command("export", epilog="Example: ablate export optuna digits --to digits.db")
@@ -61,10 +59,10 @@ def export(
     with errors.status("Exporting"):
         place, names = export_study(study, asked, form=form, to=to)
     if form == "optuna":
-        _say(f"Optuna studies: {', '.join(names)}")
-        _say(f"To look at them: {shlex.join(['optuna-dashboard', sqlite_url(place)])}")
+        console.say(f"Optuna studies: {', '.join(names)}")
+        console.say(f"To look at them: {shlex.join(['optuna-dashboard', sqlite_url(place)])}")
     for file in [place] if form == "optuna" else [place / name for name in names]:
-        _say(f"Written: {file}")
+        console.say(f"Written: {file}")
 
 
 def _export_model(
@@ -83,13 +81,9 @@ def _export_model(
         made = export_model(study, locations, number=number, dataset=dataset, replicate=replicate, to=to, onnx=onnx)
     if made.checked is not None:
         sizes = ", ".join(map(str, made.checked.batches))
-        _say(
+        console.say(
             f"ONNX (opset {made.checked.opset}) differs from PyTorch by at most {made.checked.difference:.1e} of the"
             f" largest score, on batches of {sizes}."
         )
     for name in made.files:
-        _say(f"Written: {made.folder / name}")
-
-
-def _say(line: str) -> None:
-    console.print(line, soft_wrap=True, highlight=False)
+        console.say(f"Written: {made.folder / name}")

@@ -11,18 +11,16 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from ablate.base.errors import RESUMABLE
 from ablate.cli import options
-from ablate.cli.terminal import Terminal, print_json
+from ablate.cli.terminal import console, errors, print_json
 from ablate.core.objectives import STATE_ORDER
 from ablate.studies.locations import Locations
 
 look_app = typer.Typer()
-console = Terminal()
-errors = Terminal(stderr=True)
 
 
 @look_app.command(epilog="Example: ablate status digits --json")
@@ -44,7 +42,7 @@ def status(
         return
     console.print(_states_table([found]))
     for line in state_lines(found, read.study):
-        console.print(line, highlight=False, soft_wrap=True)
+        console.say(line)
     for failure in found["failed"]:
         console.print(f"FAIL {failure['trial']}: {failure['error']}", style="red", highlight=False)
     console.print(results_of(read.study, read.snapshot))
@@ -115,7 +113,7 @@ def wait(
     def tell(now: Waiting, seconds: float) -> None:
         if now.state == "interrupted" and not said:
             said.append(f"Interrupted; waiting for a driver. To continue: {now.resume}")
-            errors.print(said[0], highlight=False, soft_wrap=True)
+            errors.say(said[0])
 
     found = look_until(
         lambda: wait_for(study, asked, trials), lambda now: now.over, tell, pauses=(1.0, 2.0, 5.0),
@@ -140,7 +138,7 @@ def report(study: options.StudyName, asked: Locations, as_json: options.AsJson =
         tables = [str(asked.home(study).absolute() / name) for name in (TRIALS_FILE, REPORTS_FILE)]
         print_json({"study": study, "report": str(page.absolute()), "tables": tables})
         return
-    console.print(f"Report: {page.absolute()}", soft_wrap=True, highlight=False)
+    console.say(f"Report: {page.absolute()}")
 
 
 @look_app.command(epilog="Example: ablate sample characters --length 500")
@@ -169,7 +167,7 @@ def sample(
     from ablate.studies.network import continue_texts, load_network, translate, write_translations
 
     network = load_network(study, asked, number=trial, dataset=dataset, replicate=replicate)
-    errors.print(network.title(), style="dim", highlight=False, soft_wrap=True)
+    errors.say(network.title(), style="dim")
     if split is not None:
         if network.config.protocol == "paper" and split == "validation":
             errors.print("protocol: paper: the study's own val_bleu is that of --split test", style="dim")
@@ -177,7 +175,7 @@ def sample(
         console.print(f"BLEU {written.bleu:.2f} over {written.sentences:,} sentences", highlight=False)
         files = shlex.quote(str(written.references)), shlex.quote(str(written.hypotheses))
         command = f"sacrebleu {files[0]} -i {files[1]} -b -w 2"
-        console.print(f"The same by its own command: {command}", soft_wrap=True, highlight=False)
+        console.say(f"The same by its own command: {command}")
     elif network.shape.source_tokens:
         print("\n".join(translate(network, [] if prompt is None else [prompt])))
     else:
@@ -205,11 +203,11 @@ def maps(
     from ablate.studies.network import attention_maps, load_network
 
     network = load_network(study, asked, number=trial, dataset=dataset, replicate=replicate)
-    errors.print(network.title(), style="dim", highlight=False, soft_wrap=True)
+    errors.say(network.title(), style="dim")
     key = network.config.key
     folder = output or asked.home(study) / "maps" / key.dataset / f"{key.number:06d}" / f"sample-{number}"
     for path in write_maps(attention_maps(network, number), folder, title=f"{network.title()}, sample {number}"):
-        console.print(str(path), soft_wrap=True, highlight=False)
+        console.say(str(path))
 
 
 @look_app.command(epilog="Example: ablate ui --port 5000")
@@ -252,11 +250,11 @@ def ui(
     def show(pages: list[StudyPage]) -> None:
         assert command is not None
         for line in (f"MLflow: {command.url}", *(f"{page.study}: {page.url}" for page in pages)):
-            console.print(line, soft_wrap=True, highlight=False)
+            console.say(line)
 
     with listening(host, port) as listener:
         live = live_server(Views(asked), listener, token=token, mlflow=link, root_path=root_path)
-        console.print(f"Studies: {url} (Ctrl-C ends it)", soft_wrap=True, highlight=False)
+        console.say(f"Studies: {url} (Ctrl-C ends it)")
         sys.exit(serve(command, live, ready=show, browser=url if browser and display and is_new else None))
 
 
@@ -269,13 +267,10 @@ def schema() -> None:
 
 
 def _states_table(found: list[Any]) -> Table:
-    table = Table(box=None, pad_edge=False)
     longest = max((len(study["study"]) for study in found), default=0)
-    table.add_column("study", no_wrap=True, min_width=longest)
-    for heading in ("state", "data set"):
-        table.add_column(heading)
-    for name in STATE_ORDER:
-        table.add_column(name.lower(), justify="right")
+    first = Column("study", no_wrap=True, min_width=longest)
+    counts = [Column(name.lower(), justify="right") for name in STATE_ORDER]
+    table = Table(first, "state", "data set", *counts, box=None, pad_edge=False)
     for study in found:
         for dataset, states in study["trials"].items():
             table.add_row(study["study"], study["state"], dataset, *(str(states[name]) for name in STATE_ORDER))

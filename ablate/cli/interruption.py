@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from ablate.base.errors import RESUMABLE
-from ablate.cli.terminal import Terminal
+from ablate.cli.terminal import errors
 
 
 @contextmanager
@@ -24,7 +24,7 @@ def interruptible() -> Iterator[None]:
         from ablate.studies.homes import command_to_continue
 
         told = f"ablate: interrupted; nothing is lost. To continue: {command_to_continue(sys.argv[1:])}"
-        Terminal(stderr=True).print(told, highlight=False, soft_wrap=True)
+        errors.say(told)
         sys.exit(RESUMABLE if number == signal.SIGTERM else 128 + int(number))
 
 

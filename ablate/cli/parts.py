@@ -11,10 +11,9 @@ from rich.text import Text
 
 from ablate.base.errors import RequestError
 from ablate.cli import options
-from ablate.cli.terminal import Terminal, print_json
+from ablate.cli.terminal import console, print_json
 
 parts_app = typer.Typer()
-console = Terminal()
 
 
 @parts_app.command(epilog="Example: ablate parts mine:train --set width=64")
@@ -44,10 +43,9 @@ def parts(
     console.print(_table(found))
     if not found["called"]:
         told = "The network was not called, so shapes are unknown; the first report of a trial checks its parts."
-        console.print(told, highlight=False, soft_wrap=True)
+        console.say(told)
     if found["section"]:
-        console.print(f"\n# a section to begin with\n{write_yaml({'parts': found['section']})}", end="",
-                      highlight=False, soft_wrap=True)  # fmt: skip
+        console.say(f"\n# a section to begin with\n{write_yaml({'parts': found['section']})}".rstrip("\n"))
 
 
 def _read(values: Sequence[str]) -> dict[str, Any]:

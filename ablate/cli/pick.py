@@ -12,15 +12,13 @@ import typer
 
 from ablate.base.errors import RequestError
 from ablate.cli import options
-from ablate.cli.terminal import Terminal, print_json
+from ablate.cli.terminal import console, errors, print_json
 from ablate.studies.locations import Locations
 
 if TYPE_CHECKING:
     from ablate.studies.pick import Pick
 
 pick_app = typer.Typer()
-console = Terminal()
-errors = Terminal(stderr=True)
 
 
 @pick_app.command("pick", epilog="Example: ablate pick digits --min val_accuracy=0.97 --write small.yaml")
@@ -68,7 +66,7 @@ def pick_network(
     else:
         _print(picks, write, study)
         if made is not None:
-            console.print(f"Registered in MLflow as {made}", highlight=False, soft_wrap=True)
+            console.say(f"Registered in MLflow as {made}")
     if len(chosen) < len(picks):
         sys.exit(1)
 
@@ -81,12 +79,12 @@ def _print(picks: list[Pick], write: Path | None, study: str) -> None:
     for each in picks:
         choice = each.choice
         if isinstance(choice, NoChoice):
-            errors.print(missed_line(choice), style="red", highlight=False, soft_wrap=True)
+            errors.say(missed_line(choice), style="red")
             continue
         assert each.config is not None
         settings = write_yaml(each.config.settings.model_dump(mode="json")).rstrip()
         for line in [*choice_lines(choice), settings, *_next(each, write, study)]:
-            console.print(line, highlight=False, soft_wrap=True)
+            console.say(line)
 
 
 def _next(picked: Pick, write: Path | None, study: str) -> Iterator[str]:

@@ -32,6 +32,11 @@ class Terminal(Console):
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=printable(segment.text))
 
+    def say(self, *lines: str, style: str | None = None) -> None:
+        """Print lines as they are, however long."""
+        for line in lines:
+            self.print(line, style=style, soft_wrap=True, highlight=False)
+
 
 def print_json(value: Any, *, indent: int | None = 1) -> None:
     """Print `value` as JSON (docs/json.md), on one line without `indent`; NaN and infinity become null."""
@@ -44,3 +49,7 @@ class PlainFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the formatted record."""
         return printable(super().format(record))
+
+
+console = Terminal()
+errors = Terminal(stderr=True)

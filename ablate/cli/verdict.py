@@ -8,11 +8,10 @@ from typing import Annotated
 import typer
 
 from ablate.cli import options
-from ablate.cli.terminal import Terminal, print_json
+from ablate.cli.terminal import console, print_json
 from ablate.studies.locations import Locations
 
 verdict_app = typer.Typer()
-console = Terminal()
 
 
 @verdict_app.command(epilog="Example: ablate verdict table --require 'kv non-inferior' --require 'lists: k equivalent'")
@@ -43,5 +42,5 @@ def verdict(
     else:
         console.print(verdict_lines(found.study, found.table, found.metric, found.warnings, found.step))
         for each in found.required:
-            console.print(f"{each.text}: {each.answer}", highlight=False, soft_wrap=True)
+            console.say(f"{each.text}: {each.answer}")
     sys.exit(found.exit_code)

@@ -94,6 +94,11 @@ class TrialConfig:
         return replace(self, key=key, stage="search", source=source, evaluates=None)
 
     @property
+    def first(self) -> int:
+        """The number of the configuration's first trial."""
+        return self.key.number if self.source is None else self.source
+
+    @property
     def epochs(self) -> int:
         """Length of the trial in epochs if nothing stops it."""
         return self.settings.length

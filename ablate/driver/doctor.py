@@ -58,11 +58,6 @@ def examine(locations: Locations, file: Path | None) -> Iterator[Examination]:
     yield _look("devices", _devices)
 
 
-def is_sound(found: Sequence[Examination]) -> bool:
-    """Return whether a study can start."""
-    return not any(each.is_fault for each in found)
-
-
 def look_until(
     look: Callable[[], T],
     is_enough: Callable[[T], bool],

@@ -95,38 +95,24 @@ def plan_power(study: Study, earlier: Earlier | None, hours: float | None) -> tu
     asked = study.compare or study.confirm
     margins: Mapping[str, float] = asked.margin if asked is not None else {}
     spreads = earlier.spreads if earlier is not None else {}
-    tests, familywise = _tests(study), study.compare is not None and study.compare.familywise
-    return tuple(
-        _planned(
-            metric, seeds, tests, _of_metric(spreads, metric), _of_metric(margins, metric), hours, familywise=familywise
+    tests = _tests(study)
+    claimed = max(tests, 1) if study.compare is not None and study.compare.familywise else 1
+    in_sd, found = smallest_effect(seeds, level=1 - ALPHA / max(tests, 1)), []
+    for metric in _metrics(study):
+        spread, margin = _of_metric(spreads, metric), _of_metric(margins, metric)
+        questions = QUESTIONS if margin is not None and seeds > 1 else ()
+        planned = PlannedPower(
+            metric=metric,
+            seeds=seeds,
+            tests=tests,
+            smallest_in_sd=in_sd,
+            spread=spread,
+            smallest=None if spread is None or seeds < 2 else in_sd * spread.sd,
+            margin=margin,
+            needed=tuple(_needed(question, seeds, spread, margin or 0.0, hours, claimed) for question in questions),
         )
-        for metric in _metrics(study)
-    )
-
-
-def _planned(
-    metric: str,
-    seeds: int,
-    tests: int,
-    spread: PairedSpread | None,
-    margin: float | None,
-    hours: float | None,
-    *,
-    familywise: bool,
-) -> PlannedPower:
-    in_sd = smallest_effect(seeds, level=1 - ALPHA / max(tests, 1))
-    questions = QUESTIONS if margin is not None and seeds > 1 else ()
-    claimed = max(tests, 1) if familywise else 1
-    return PlannedPower(
-        metric=metric,
-        seeds=seeds,
-        tests=tests,
-        smallest_in_sd=in_sd,
-        spread=spread,
-        smallest=None if spread is None or seeds < 2 else in_sd * spread.sd,
-        margin=margin,
-        needed=tuple(_needed(question, seeds, spread, margin or 0.0, hours, claimed) for question in questions),
-    )
+        found.append(planned)
+    return tuple(found)
 
 
 def _needed(

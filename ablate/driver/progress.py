@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import time
 from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -13,16 +13,36 @@ from rich.table import Table
 from rich.text import Text
 
 from ablate.core.trial import TrialState
-from ablate.driver.notebook import NotebookTable
 from ablate.study import Study
 from ablate.tuning import FrontMember, Standing
 
 FRONT_ROWS, RUNNING_ROWS = 5, 8
 BAR_CELLS, NAME_CELLS = 16, 18
 PLAIN_SECONDS = 10.0  # between two lines without a terminal
+COLUMNS = 100  # of a notebook's table
+CODE = '<pre style="line-height: 1.3; white-space: pre; overflow-x: auto">{code}</pre>'
 NOTEBOOK_SECONDS = 0.5  # between two drawings in a notebook
 STAGES = {"search": "search", "confirm": "confirmation"}
 STAGES_OF_A_COMPARISON = {"tune": "tuning", "search": "training", "confirm": "test split"}
+
+
+class NotebookTable:
+    """One output of the running cell; `show` replaces its content."""
+
+    def __init__(self) -> None:
+        self._shown: Any = None
+
+    def show(self, content: RenderableType) -> None:
+        """Draw what a terminal of COLUMNS columns would show, in the page's own colours, or draw it again."""
+        from IPython.display import HTML, display
+
+        console = Console(file=io.StringIO(), record=True, width=COLUMNS, force_jupyter=False)
+        console.print(content)
+        drawn = HTML(console.export_html(inline_styles=True, code_format=CODE))  # type: ignore[no-untyped-call]
+        if self._shown is None:
+            self._shown = display(drawn, display_id=True)  # type: ignore[no-untyped-call]
+        else:
+            self._shown.update(drawn)
 
 
 class ProgressDisplay:
@@ -58,14 +78,12 @@ class ProgressDisplay:
             self._live.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: Any) -> None:
         if self._console.is_terminal:
-            self._live.__exit__(kind, value, trace)
+            self._live.__exit__(*error)
         elif self._notebook is not None:
             self._notebook.show(self._render())
-        elif kind is None:
+        elif error[0] is None:
             self._console.print(self.line(), highlight=False, soft_wrap=True)
 
     def update(self) -> None:

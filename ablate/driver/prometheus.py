@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 
 from ablate.base.errors import RequestError
 from ablate.base.redaction import error_text
-from ablate.core.objectives import STATE_ORDER, signed
+from ablate.core.objectives import signed
 from ablate.driver.options import METRICS_HOST
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ class StudyCollector(Collector):
         study = self._search.study
         trials = GaugeMetricFamily("ablate_trials", "Trials by state.", labels=["study", "dataset", "state"])
         for dataset, counts in self._search.counts().items():
-            for state in STATE_ORDER:
-                trials.add_metric([study.name, dataset, state.lower()], counts.get(state, 0))
+            for state, count in counts.items():
+                trials.add_metric([study.name, dataset, state.lower()], count)
         yield trials
         reports = CounterMetricFamily(
             "ablate_reports", "Reports committed, by all drivers.", labels=["study", "dataset"]

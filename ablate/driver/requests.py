@@ -9,7 +9,6 @@ from typing import Any
 
 from ablate.base.errors import RequestError, did_you_mean
 from ablate.core.code_version import SHORT
-from ablate.ledger import Ledger
 from ablate.ledger.requests import ENQUEUE, PRUNE, RETRY, STOP, Command, Request, find_unanswered
 from ablate.studies.locations import Locations
 from ablate.studies.status import resume_command, running_driver
@@ -37,7 +36,7 @@ def enqueue(name: str, locations: Locations, words: Sequence[str], *, dataset: s
         _refuse(found, _request(label, ENQUEUE, message, parameters=given))
         values = read_given(found.study, label, given)
         _refuse_repeated(found, label, values)
-        _write(ledger, found, {"command": ENQUEUE, "parameters": values, "message": message}, label)
+        ledger.request(name, {"command": ENQUEUE, "parameters": values, "message": message}, dataset=label)
     return _promise(found, locations, label)
 
 
@@ -69,7 +68,7 @@ def stop(name: str, locations: Locations) -> str:
         driver = running_driver(found.record)
         if driver is None:
             raise RequestError(f"study {name!r}: no driver runs it, so there is nothing to stop")
-        _write(ledger, found, {"command": STOP, "term": found.record.term, "message": STOP}, None)
+        ledger.request(name, {"command": STOP, "term": found.record.term, "message": STOP})
     doubt = "" if driver["here"] else "If it still runs, "
     return f"{doubt}{driver['holder']} pauses its trials and ends. To continue: {resume_command(found, locations)}"
 
@@ -86,7 +85,8 @@ def ask_campaign(
         _refuse(found, _request(label, command, message, parameters=dict(parameters)))
         if only_check:
             return 0
-        return _write(ledger, found, {"command": command, "parameters": dict(parameters), "message": message}, label)
+        payload = {"command": command, "parameters": dict(parameters), "message": message}
+        return ledger.request(name, payload, dataset=label)
 
 
 def _words(settings: Mapping[str, Any]) -> list[str]:
@@ -157,12 +157,8 @@ def _ask_about(
         same = [(each.command, each.trial, each.dataset, each.from_start) for each in waiting]
         if (command, number, label, from_start) not in same:
             more = {"from_start": True} if from_start else {}
-            _write(ledger, found, {"command": command, "trial": number, "message": message, **more}, label)
+            ledger.request(name, {"command": command, "trial": number, "message": message, **more}, dataset=label)
     return _promise(found, locations)
-
-
-def _write(ledger: Ledger, found: Stored, payload: dict[str, Any], dataset: str | None) -> int:
-    return ledger.request(found.study.name, payload, dataset=dataset)
 
 
 def _promise(found: Stored, locations: Locations, label: str | None = None) -> str:

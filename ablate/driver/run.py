@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -25,8 +25,7 @@ from ablate.base.files import SEED_FOLDER, Place, copy_into, disk_path, refuse_l
 from ablate.base.garbage import collect_as_usual
 from ablate.base.redaction import error_text, redact_url
 from ablate.core.config import DatasetFacts
-from ablate.core.trainable import Trainable
-from ablate.core.trial import TrialConfig, TrialKey, TrialState, checkpoint_folder
+from ablate.core.trial import TrialKey, TrialState, checkpoint_folder
 from ablate.driver import resume as resumption
 from ablate.driver import warm_start
 from ablate.driver.alone import only_study
@@ -43,7 +42,7 @@ from ablate.driver.prometheus import require_free, serve_metrics
 from ablate.driver.space_sizes import note_size_shares
 from ablate.driver.versions import checkouts, opening, record_code, refuse_other_packages
 from ablate.execution import Executor
-from ablate.functions.border.guarded import end_processes, processes_ended
+from ablate.functions.border.guarded import end_processes
 from ablate.functions.command_record import empty, forget_records
 from ablate.functions.source import CODE
 from ablate.ledger import Ledger, StudyWriter
@@ -94,8 +93,11 @@ def search(
     else:
         study = parse_study(text, str(file))
     # The processes that end have looked at the code; with --executor local they train too.
-    with only_study(study.name), processes_ended():
-        return _search(study, text, options, console, tell)
+    with only_study(study.name):
+        try:
+            return _search(study, text, options, console, tell)
+        finally:
+            end_processes()
 
 
 def _search(study: Study, text: str, options: RunOptions, console: Console, tell: Tell | None) -> FinishedStudy:
@@ -115,23 +117,23 @@ def _search(study: Study, text: str, options: RunOptions, console: Console, tell
             if not options.code_changed:
                 refuse_other_packages(ledger.events(study.name))
             root = options.checkpoint_root(study.name)
-            _write_home(home, root, ledger, text)
+            for place in {home.absolute(), root}:
+                places.mark(place, ledger)
+            write_study_file(text, home)
             if files and files != own.recorded_files(ledger.events(study.name)):
                 writer.note(own.CODE, None, {"files": files})
             note_plan(writer, ledger, study)
             record_code(writer, ledger, study, options)
             taken = warm_start.record(writer, ledger, study, observations)
             _announce(console, found, taken, cautions(study, facts, options.data_dir))
-            discard, get = partial(_discard, root), facts.__getitem__
-            key = partial(_group_key, trainable, facts)
             engine = Search(
                 study,
                 writer,
                 ledger,
                 measure=trainable.measure,
-                facts_of=get,
-                group_key=key,
-                discard=discard,
+                facts_of=facts.__getitem__,
+                group_key=lambda config: trainable.group_key(config, facts[config.key.dataset]),
+                discard=partial(_discard, root),
                 prepare=checkouts(ledger, study, options),
                 keep_going=options.keep_going,
                 gpus_per_trial=options.gpus_per_trial,
@@ -171,7 +173,10 @@ def _check_first(study: Study, options: RunOptions) -> dict[str, DatasetFacts]:
     refuse_impossible_parts(study, trainable, facts)
     if options.pack != 1:
         _refuse_timed(study, options)
-    _check_options(options)
+    for name in options.trackers:
+        TRACKERS.load(name)
+    require_free(options.metrics_port, host=options.metrics_host)
+    check_resources(options)
     return facts
 
 
@@ -194,13 +199,6 @@ def _announce(console: Console, found: resumption.Found | None, taken: str | Non
         _say(console, line)
 
 
-def _write_home(home: Path, root: Place, ledger: Ledger, text: str) -> None:
-    """Mark home and store as this ledger's, and write the study file."""
-    for place in {home.absolute(), root}:
-        places.mark(place, ledger)
-    write_study_file(text, home)
-
-
 @contextmanager
 def _code_explained(home: Path) -> Iterator[None]:
     """Say where the code of a study is that a notebook or a script began; it is never imported unasked."""
@@ -212,14 +210,6 @@ def _code_explained(home: Path) -> Iterator[None]:
             raise
         call = f"ablate.load_study({home.name!r}, runs_dir={str(home.parent)!r}).run()"
         raise RegistryError(f"{error}. Code of this study is in {code}. To run it, type in Python: {call}") from error
-
-
-def _check_options(options: RunOptions) -> None:
-    """Raise RequestError or ResourceError for options that cannot be used; nothing is started."""
-    for name in options.trackers:
-        TRACKERS.load(name)
-    require_free(options.metrics_port, host=options.metrics_host)
-    check_resources(options)
 
 
 def _run(
@@ -294,10 +284,6 @@ def _held(
         store=store,
         tracking=tracking,
     )
-
-
-def _group_key(trainable: Trainable, facts: Mapping[str, DatasetFacts], config: TrialConfig) -> str | None:
-    return trainable.group_key(config, facts[config.key.dataset])
 
 
 def _discard(root: Place, key: TrialKey, epoch: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,21 +23,10 @@ from ablate.base.errors import TrialError
 SAMPLERS = {"sampler", "batch_sampler"}  # options of a DataLoader
 
 
-class Keyed(Protocol):
-    """What batches need of a `Run`."""
-
-    epoch: int
-
-    def pause_if_asked(self) -> None:
-        """Pause the trial here if it is to pause."""
-
-    def _number(self, purpose: str, *path: str | int) -> int: ...
-
-
 class Batches:
     """Each pass over it has another order, keyed by the epoch and the number of the pass."""
 
-    def __init__(self, run: Keyed, made: tuple[int, int], make: Callable[[torch.Generator], DataLoader[Any]]) -> None:
+    def __init__(self, run: Any, made: tuple[int, int], make: Callable[[torch.Generator], DataLoader[Any]]) -> None:
         self._run, self._made, self._make = run, made, make
         self._epoch, self._passes = -1, 0
 

@@ -39,14 +39,14 @@ def user_place(error: BaseException) -> str:
     if isinstance(error, SyntaxError) and error.filename:
         frames.append((error.filename, error.lineno or 0))
     frames += [(file, int(line)) for file, line in _FRAME.findall(_of_worker(error))]
-    if place := _last(frames):
+    if place := last_place(frames):
         return place
     return "" if error.__cause__ is None else user_place(error.__cause__)
 
 
 def place_of_frame(frame: FrameType | None) -> str:
     """Return the line of the user's code that runs in `frame` or has called it, as `user_place` does."""
-    return _last([(each.f_code.co_filename, line) for each, line in traceback.walk_stack(frame)][::-1])
+    return last_place([(each.f_code.co_filename, line) for each, line in traceback.walk_stack(frame)][::-1])
 
 
 def place_of_generator(generator: object) -> str:
@@ -55,10 +55,10 @@ def place_of_generator(generator: object) -> str:
     while isinstance(generator, GeneratorType) and generator.gi_frame is not None:
         frames.append((generator.gi_code.co_filename, generator.gi_frame.f_lineno))
         generator = generator.gi_yieldfrom
-    return _last(frames)
+    return last_place(frames)
 
 
-def _last(frames: Iterable[tuple[str, int]]) -> str:
+def last_place(frames: Iterable[tuple[str, int]]) -> str:
     own = [frame for frame in frames if is_own_file(frame[0])]
     return f"{shown_place(*own[-1])}: " if own else ""
 

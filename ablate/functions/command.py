@@ -155,7 +155,12 @@ class CommandTrainable(OwnTrainable):
             waits = evaluates or (bool(self.readers.tested) and (reads_test or config.variant is not None))
             run.finish(None if waits else context.get("grace_seconds", OWN_END_SECONDS))
         if version is not None and version.evaluate is not None:
-            report = self._evaluated(report, version, version.evaluate, runs, context, reads_test=reads_test)
+            folder = CodeFolder.of_reference(version, context.get("versions"))
+            readers = [*self.readers.searched, *(self.readers.tested if reads_test else ())]
+            found = [run.evaluate(version.evaluate, readers, folder) for run in runs]
+            gone = tuple(not all(map(math.isfinite, metrics.values())) for metrics in found)
+            metrics = tuple({**a, **b} for a, b in zip(report.metrics, found, strict=True))
+            report = replace(report, metrics=metrics, diverged=gone if any(gone) else report.diverged)
         elif reads_test:
             tests = [run.tests() for run in runs]
             report = replace(report, metrics=tuple({**a, **b} for a, b in zip(report.metrics, tests, strict=True)))
@@ -168,23 +173,6 @@ class CommandTrainable(OwnTrainable):
             )
             report = replace(report, note=note)
         return replace(report, final=True, wall_seconds=max(run.seconds() for run in runs))
-
-    def _evaluated(
-        self,
-        report: Report,
-        version: CodeVersion,
-        command: str,
-        runs: Sequence[SeedRun],
-        context: TrialContext,
-        *,
-        reads_test: bool,
-    ) -> Report:
-        folder = CodeFolder.of_reference(version, context.get("versions"))
-        readers = [*self.readers.searched, *(self.readers.tested if reads_test else ())]
-        found = [run.evaluate(command, readers, folder) for run in runs]
-        gone = tuple(not all(map(math.isfinite, metrics.values())) for metrics in found)
-        metrics = tuple({**a, **b} for a, b in zip(report.metrics, found, strict=True))
-        return replace(report, metrics=metrics, diverged=gone if any(gone) else report.diverged)
 
     def _tested(self, config: TrialConfig, place: Place | None) -> Report:
         records = [read_record(place, seed) for seed in config.seeds]

@@ -10,7 +10,7 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic, perf_counter
@@ -18,6 +18,7 @@ from time import monotonic, perf_counter
 from ablate.base.errors import PausedError, TrialError, TrialFault
 from ablate.functions.code_folder import CodeFolder
 from ablate.functions.command_output import LineReader
+from ablate.functions.processes import PDEATHSIG, kill
 
 TOKEN = "ABLATE_PROCESS"  # the variable by which every process of a command is found, whatever its group and session
 ASK_SECONDS = 0.25  # between two looks at whether the trial is to pause, and whether the command has ended
@@ -26,7 +27,6 @@ LEFT_SECONDS = 1.0  # the same, of what a command left behind
 BLOCK, PIPE_BYTES = 2**16, 2**20  # of one read; that a pipe holds at most
 TAIL = 20  # last lines of the output that an error shows
 SHOWN = 200  # characters of each
-PDEATHSIG = 1  # Linux: the signal that a process gets when its parent ends
 _PROC = Path("/proc")
 _LIBC = ctypes.CDLL(None)  # loaded here: `_end_with_parent` runs after a fork, where loading a library can hang
 
@@ -196,19 +196,13 @@ def end_leftovers(token: str) -> list[str]:
     found = dict(_with_token(token))
     if not found:
         return []
-    _kill(found, signal.SIGTERM)
+    kill(found, signal.SIGTERM)
     deadline, left = monotonic() + LEFT_SECONDS, found
     while left and monotonic() < deadline:
         time.sleep(0.02)
         left = {pid: words for pid, words in left.items() if _token_of(pid) == token}
-    _kill(dict(_with_token(token)), signal.SIGKILL)
+    kill(dict(_with_token(token)), signal.SIGKILL)
     return [f"{words} (process {pid})" for pid, words in found.items()]
-
-
-def _kill(pids: Iterable[int], number: int) -> None:
-    for pid in pids:
-        with suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, number)
 
 
 def _with_token(token: str) -> Iterator[tuple[int, str]]:

@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ablate.base.errors import TrialError
+from ablate.core.objectives import is_evaluated
 from ablate.core.trial import TrialConfig
 from ablate.functions.code_folder import CodeFolder
-from ablate.functions.command_evaluate import evaluate
 from ablate.functions.command_output import LostReportError, NumberReader, ReportReader
 from ablate.functions.command_process import Running, end_leftovers
 from ablate.functions.command_record import Record, empty, read_record, write_record
@@ -154,17 +155,37 @@ class SeedRun:
         self._keep(ended=True)
 
     def evaluate(self, command: str, readers: Sequence[NumberReader], folder: CodeFolder) -> Mapping[str, float]:
-        """Return the metrics that `command` prints in `folder` of what the seed's command has written."""
+        """Return the metrics that `command` prints in `folder` of what the seed's command has written.
+
+        The last value of each metric counts. Raises TrialError if the command ends with an error or does not print
+        every metric that is none of training, PausedError once `pause()` is true.
+        """
         self.end()
-        return evaluate(
-            command,
-            readers,
-            {**self._values, "output": self._values["folder"]},
-            folder=folder,
+        found: dict[str, float] = {}
+
+        def read(line: str) -> None:
+            found.update({each.name: value for each in readers if (value := each.last(line)) is not None})
+
+        output = self._values["folder"]
+        running = Running(
+            words_of(command, {**self._values, "output": output}),
             environment=self._environment(),
+            token=f"{output} evaluate",
+            read=read,
             say=self._say,
             pause=self._pause,
+            folder=folder,
         )
+        try:
+            running.wait()
+            missing = [each.name for each in readers if is_evaluated(each.name) and each.name not in found]
+            if running.code != 0:
+                raise running.failure(" while it evaluated what the trial has written")
+            if missing:
+                raise TrialError(f"`evaluate` printed no {', '.join(missing)}. Its last lines: {running.last_lines}")
+            return found
+        finally:
+            running.end()
 
     def ask_to_end(self) -> None:
         """Ask the command to end, if it runs."""

@@ -9,7 +9,7 @@ import tempfile
 import threading
 import time
 from contextlib import ExitStack
-from functools import lru_cache
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
@@ -35,8 +35,8 @@ class OutputLog:
     `place=None` the output stays in memory.
     """
 
-    def __init__(self, place: Place | None, name: str = OUTPUT) -> None:
-        self._place, self._name = place, name
+    def __init__(self, place: Place | None) -> None:
+        self._place = place
         self._interval = STORE_SECONDS if place is not None and disk_path(place) is None else DISK_SECONDS
         self._lock = threading.RLock()
         self._timer: threading.Timer | None = None
@@ -66,7 +66,7 @@ class OutputLog:
             if self._place is None or not self._changed:
                 return
             try:
-                open_folder(self._place).write(self._name, bytes(self._kept[-KEPT_BYTES:]))
+                open_folder(self._place).write(OUTPUT, bytes(self._kept[-KEPT_BYTES:]))
                 self._changed = False
             except OSError as error:
                 self._warn("written", error)
@@ -76,17 +76,11 @@ class OutputLog:
         """Write the file a last time."""
         self.flush()
 
-    def tail(self, lines: int) -> list[str]:
-        """Return the last lines of the output that are not empty, safe for a terminal."""
-        with self._lock:
-            text = _shown(bytes(self._kept[-KEPT_BYTES:]))
-        return [line for line in text.split("\n") if line.strip()][-lines:]
-
     def _earlier(self) -> bytes:
         if self._place is None:
             return b""
         try:
-            return open_folder(self._place).read(self._name)[-KEPT_BYTES:]
+            return open_folder(self._place).read(OUTPUT)[-KEPT_BYTES:]
         except FileNotFoundError:
             return b""
         except OSError as error:
@@ -97,21 +91,21 @@ class OutputLog:
         if not self._warned:
             self._warned = True
             assert self._place is not None
-            where = f"{redact_url(self._place)}/{self._name}"
+            where = f"{redact_url(self._place)}/{OUTPUT}"
             logger.warning("%s: output cannot be %s: %s", where, what, error_text(error, self._place))
 
 
-def read_output(place: Place, name: str = OUTPUT) -> str:
+def read_output(place: Place) -> str:
     """Return what the trial of a checkpoint folder has printed, safe for a terminal; '' if nothing is kept.
 
     Raises RequestError if the place does not answer.
     """
     try:
-        return _shown(open_folder(place).read(name))
+        return _shown(open_folder(place).read(OUTPUT))
     except FileNotFoundError:
         return ""
     except OSError as error:
-        raise RequestError(f"{redact_url(place)}/{name}: cannot be read ({error_text(error, place)})") from error
+        raise RequestError(f"{redact_url(place)}/{OUTPUT}: cannot be read ({error_text(error, place)})") from error
 
 
 def seed_folder(checkpoints: Place | None, seed: int) -> Path:
@@ -122,9 +116,9 @@ def seed_folder(checkpoints: Place | None, seed: int) -> Path:
     Raises OSError if it cannot be created.
     """
     if checkpoints is None:
-        place = Path(tempfile.mkdtemp(dir=_scratch()))
+        place = Path(tempfile.mkdtemp(dir=private_folder("seeds")))
     else:
-        place = disk_path(checkpoints) or _scratch() / sha256(str(checkpoints).encode()).hexdigest()[:16]
+        place = disk_path(checkpoints) or private_folder("seeds") / sha256(str(checkpoints).encode()).hexdigest()[:16]
     folder = place.absolute() / f"{SEED_FOLDER}{seed}"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
@@ -140,10 +134,11 @@ def _shown(content: bytes) -> str:
     return printable("\n".join(map(terminal_line, content.decode("utf-8", "replace").split("\n"))))
 
 
-@lru_cache(maxsize=1)
-def _scratch() -> Path:
-    from ablate.base.scratch import scratch_folder  # imports SQLAlchemy
+@cache
+def private_folder(kind: str) -> Path:
+    """Return a folder that only this user can enter and that goes with the process."""
+    from ablate.base.scratch import scratch_folder  # imports SQLAlchemy, which other processes do without
 
-    stack = ExitStack()
-    atexit.register(stack.close)
-    return stack.enter_context(scratch_folder("seeds"))
+    folders = ExitStack()
+    atexit.register(folders.close)
+    return folders.enter_context(scratch_folder(kind))

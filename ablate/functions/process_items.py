@@ -12,6 +12,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 SIGNALS = ("SIGTERM", "SIGINT", "SIGALRM", "SIGUSR1", "SIGUSR2", "SIGHUP")
@@ -33,21 +34,17 @@ def of_python(*, asyncio: bool) -> Iterator[Item]:
     yield Item(words="sys.argv", read=lambda: list(sys.argv), write=lambda value: setattr(sys, "argv", list(value)))
     yield Item(words="sys.path", read=lambda: list(sys.path), write=lambda value: setattr(sys, "path", list(value)))
     yield Item(words="the environment", read=lambda: dict(os.environ), write=_set_environment)
-    yield Item(words="the umask", read=_umask, write=lambda value: os.umask(value))
+    yield Item(words="the umask", read=_umask, write=os.umask)
     yield Item(words="the recursion limit", read=sys.getrecursionlimit, write=sys.setrecursionlimit)
     yield Item(words="the locale", read=lambda: locale.setlocale(locale.LC_ALL), write=_set_locale)
     yield Item(words="the warnings filters", read=lambda: _Filters(warnings.filters), write=lambda value: value.give())
     yield Item(words="the handlers and levels of logging", read=_logging, write=_set_logging)
     yield Item(words="the garbage collector", read=lambda: (gc.isenabled(), gc.get_threshold()), write=_set_collector)
     for name in ("stdin", "stdout", "stderr", "excepthook", "displayhook"):
-        yield Item(words=f"sys.{name}", read=lambda n=name: getattr(sys, n), write=lambda v, n=name: setattr(sys, n, v))  # type: ignore[misc]
+        yield Item(words=f"sys.{name}", read=partial(getattr, sys, name), write=partial(setattr, sys, name))
     for name in SIGNALS:
-        number = signal.Signals[name]
-        yield Item(
-            words=f"the handler of {name}",
-            read=lambda n=number: signal.getsignal(n),  # type: ignore[misc]
-            write=lambda value, n=number: signal.signal(n, value),  # type: ignore[misc]
-        )
+        n = signal.Signals[name]
+        yield Item(words=f"the handler of {name}", read=partial(signal.getsignal, n), write=partial(signal.signal, n))
     if asyncio:
         from asyncio import events
 
@@ -58,14 +55,10 @@ def of_python(*, asyncio: bool) -> Iterator[Item]:
 def set_once(*, multiprocessing: bool) -> Iterator[Item]:
     """Yield what belongs to the whole process, with the start method if `multiprocessing` is imported."""
     for name in LIMITS:
-        number = getattr(resource, name)
-        yield Item(
-            words=f"the limit {name}",
-            read=lambda n=number: resource.getrlimit(n),  # type: ignore[misc]
-            write=lambda value, n=number: resource.setrlimit(n, value),  # type: ignore[misc]
-        )
+        n = getattr(resource, name)
+        yield Item(words=f"the limit {name}", read=partial(resource.getrlimit, n), write=partial(resource.setrlimit, n))
     for number in (0, 1, 2):
-        yield Item(words=f"file descriptor {number}", read=lambda n=number: _file(n))  # type: ignore[misc]
+        yield Item(words=f"file descriptor {number}", read=partial(_file, number))
     if multiprocessing:
         import multiprocessing as processes
 

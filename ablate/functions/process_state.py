@@ -1,7 +1,7 @@
 """The state of a process that a user's code can change, without random generators: to read, compare and put back.
 
 `Call` swaps it between the seeds of a trial, and `Inside` puts it back after the trial. Its items are in
-`process_items`, `torch_state` and `library_state`.
+`process_items` and `torch_state`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ablate.functions import library_state, process_items
+from ablate.functions import process_items
 from ablate.functions.process_items import Item
 
-LIBRARIES = ("numpy", "torch", "asyncio", "multiprocessing", *library_state.MODULES)  # with a state of their own
+ACCELERATE, KERAS = "accelerate.state", "keras.src.backend.common.global_state"
+LIBRARIES = ("numpy", "torch", "asyncio", "multiprocessing", ACCELERATE, KERAS)  # with a state of their own
 HARMLESS_THREADS = ("TMonitor", "QueueFeederThread")  # of tqdm, and of a multiprocessing queue
 HARMLESS_CHILDREN = (  # parts of command lines: servers that libraries start once and use again
     "multiprocessing.resource_tracker",
@@ -56,10 +57,6 @@ class ProcessState:
     def of_turn() -> ProcessState:
         """Return the state of now without threads, children and what a process sets once."""
         return ProcessState(values={item.words: item.read() for item in _items(whole=False).values()}, whole=False)
-
-    def differences(self, before: ProcessState) -> tuple[str, ...]:
-        """Return in words what of this state is not as it was `before`."""
-        return (*map(self._words(before), self._changed(before)), *self._left_over(before))
 
     def put_back(self, now: ProcessState | None = None) -> tuple[str, ...]:
         """Make the process what it was in this state; return in words what cannot be put back.
@@ -120,13 +117,32 @@ def _items_with(whole: bool, imported: frozenset[str]) -> dict[str, Item]:
         from ablate.functions import torch_state
 
         items += torch_state.of_turn()
-    items += library_state.of_turn(imported)
+    if ACCELERATE in imported:
+        items.append(_shared("accelerate's GradientState", sys.modules[ACCELERATE].GradientState._shared_state))
+    if KERAS in imported:
+        items.append(_shared("the global state of Keras", sys.modules[KERAS].GLOBAL_STATE_TRACKER.__dict__))
     if whole:
         items += process_items.set_once(multiprocessing="multiprocessing" in imported)
         if "torch" in imported:
             items += torch_state.set_once()
-        items += library_state.set_once(imported)
+        for name in ("AcceleratorState", "PartialState") if ACCELERATE in imported else ():
+            items.append(_shared(f"accelerate's {name}", getattr(sys.modules[ACCELERATE], name)._shared_state))
     return {item.words: item for item in items}
+
+
+def _shared(words: str, shared: dict[str, Any]) -> Item:
+    return Item(words=words, read=lambda: _copied(shared), write=lambda value: _set(shared, value))
+
+
+def _copied(shared: dict[str, Any]) -> dict[str, Any]:
+    """Return a copy; lists are changed in place."""
+    return {name: list(value) if isinstance(value, list) else value for name, value in shared.items()}
+
+
+def _set(shared: dict[str, Any], value: dict[str, Any]) -> None:
+    """Set a dictionary that other objects have as their `__dict__`."""
+    shared.clear()
+    shared.update(_copied(value))
 
 
 def _threads() -> Iterator[threading.Thread]:

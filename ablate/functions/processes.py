@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -46,15 +47,18 @@ def end_all(process: int) -> None:
     """Kill a process, its group and its descendants, until none is left."""
     doomed = {process}
     while doomed:
-        for each in doomed:  # stopped first, so that none starts another one meanwhile
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(each, signal.SIGSTOP)
+        kill(doomed, signal.SIGSTOP)  # first, so that none starts another one meanwhile
         found = set(descendants(process)) - doomed
         if not found:
             break
         doomed |= found
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process, signal.SIGKILL)
-    for each in doomed:
+    kill(doomed, signal.SIGKILL)
+
+
+def kill(processes: Iterable[int], number: int) -> None:
+    """Send a signal to those of the processes that are there and may get it."""
+    for each in processes:
         with suppress(ProcessLookupError, PermissionError):
-            os.kill(each, signal.SIGKILL)
+            os.kill(each, number)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from ablate.core.config import Positive, TrainableSettings, leaves
+from ablate.core.config import Positive, TrainableSettings
 
 ConfigName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
@@ -32,10 +31,6 @@ class FunctionSettings(TrainableSettings):
     def scaled(self, scale: float) -> FunctionSettings:
         """Return the settings with fewer epochs, at least one; what `config` means is the function's own."""
         return self.model_copy(update={"epochs": max(round(scale * self.epochs), 1)})
-
-    def described(self, searched: Container[str]) -> dict[str, Any]:
-        """Return every setting by dotted name."""
-        return leaves(self.model_dump(mode="json"))
 
     @classmethod
     def is_architecture(cls, name: str) -> bool:

@@ -25,6 +25,10 @@ class LoopReachedError(BaseException):  # not an Exception, so that the function
     """The function asked for its first epoch, or has made the first call of its network in it."""
 
 
+def _end(*_: Any) -> Any:
+    raise LoopReachedError
+
+
 class SizingRun(Run):
     """A run that ends where the epochs begin, or after the first call of a network whose shapes only a call tells."""
 
@@ -70,29 +74,16 @@ class SizingRun(Run):
         """Return whether the loop over `epochs` is code of this package."""
         return str(sys._getframe(2).f_globals.get("__name__")).startswith("ablate.")
 
-    def begin(self) -> int:
-        """End the run."""
-        raise LoopReachedError
-
-    def hand_over(self, metrics: Any, place: str) -> None:
-        """End the run."""
-        raise LoopReachedError
+    begin: Any = _end
+    hand_over: Any = _end
 
 
 class SizingRuns(Runs):
     """The same for a function that trains all seeds at once."""
 
-    def epochs(self) -> Iterator[int]:
-        """End the run."""
-        raise LoopReachedError
-
-    def begin(self) -> int:
-        """End the run."""
-        raise LoopReachedError
-
-    def hand_over(self, metrics: Any, place: str) -> None:
-        """End the run."""
-        raise LoopReachedError
+    epochs: Any = _end
+    begin: Any = _end
+    hand_over: Any = _end
 
 
 def count_by_running(function: Function, settings: FunctionSettings, *, dataset: str) -> Counted:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import atexit
 import importlib
 import inspect
 import linecache
@@ -11,8 +10,7 @@ import symtable
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from functools import cache
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,6 +18,7 @@ from typing import Any
 from ablate.base.errors import RequestError, StudyMismatchError
 from ablate.base.files import DiskFolder, refuse_links
 from ablate.functions.function import TEST
+from ablate.functions.output import private_folder
 
 CODE = "code"  # folder of a study's home for a function that was typed in a notebook or a script
 _CONSTANT = (bool, int, float, str, bytes, type(None), list, tuple, dict, set)
@@ -45,22 +44,12 @@ def find_code(folder: Path) -> None:
         content = DiskFolder(folder).read(f"{module}.py")
     except FileNotFoundError:
         return
-    place = _private_folder()
+    place = private_folder("code")
     DiskFolder(place).write(f"{module}.py", content)
     if str(place) not in sys.path:
         sys.path.append(str(place))
     importlib.invalidate_caches()
     sys.modules.pop(module, None)
-
-
-@cache
-def _private_folder() -> Path:
-    """Return a folder that only this user can enter and that goes with the process."""
-    from ablate.base.scratch import scratch_folder  # imports SQLAlchemy, which other processes do without
-
-    folders = ExitStack()
-    atexit.register(folders.close)
-    return folders.enter_context(scratch_folder("code"))
 
 
 def _module_of(folder: Path) -> str:

@@ -10,27 +10,22 @@ from typing import Any
 from ablate.base.errors import TrialError
 from ablate.functions.blame import place_of_frame
 from ablate.functions.run import Kept, Run
-from ablate.functions.state import State
+
+
+def _refusing(rule: str) -> Any:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise TrialError(rule)
+
+    return refuse
 
 
 class _OneOfRuns(Run):
     """One seed of `Runs`: it builds, splits and draws; what is kept, and the epochs, belong to all seeds."""
 
-    def keep(self, **kept: Any) -> State:
-        """Raise TrialError: objects are kept for all seeds at once."""
-        raise TrialError("keep objects by runs.keep(...): a checkpoint holds all seeds together")
-
-    def epochs(self) -> Iterator[int]:
-        """Raise TrialError: the epochs are those of all seeds."""
-        raise TrialError("loop over runs.epochs(): all seeds train together")
-
-    def begin(self) -> int:
-        """Raise TrialError: the reports are those of all seeds."""
-        raise TrialError("call runs.begin(): all seeds train together")
-
-    def report(self, metrics: Any, *, step: float | None = None) -> None:
-        """Raise TrialError: a report holds all seeds."""
-        raise TrialError("report by runs.report([...]), a dictionary for each seed: all seeds train together")
+    keep = _refusing("keep objects by runs.keep(...): a checkpoint holds all seeds together")
+    epochs = _refusing("loop over runs.epochs(): all seeds train together")
+    begin = _refusing("call runs.begin(): all seeds train together")
+    report = _refusing("report by runs.report([...]), a dictionary for each seed: all seeds train together")
 
     def enter(self, epoch: int) -> None:
         """Begin what leads to the next report of all seeds."""

@@ -19,7 +19,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 from ablate.base.errors import RequestError, did_you_mean
-from ablate.core.code_version import SHORT, CodeVersion
+from ablate.core.code_version import SHORT
 from ablate.functions.git import GitError, common_folder, git, git_line, git_names
 
 PYTHON = (".py", ".pyw")
@@ -47,11 +47,6 @@ class Version:
     patch: str
     changed_files: tuple[str, ...]
     is_dirty: bool
-
-    def trainable(self, base: str, *, evaluate: str | None = None, reference: Version | None = None) -> str:
-        """Return the name of the trainable `base` in this version; `evaluate` then runs in the `reference`."""
-        tree = reference.tree if reference is not None and evaluate is not None else None
-        return CodeVersion(base=base, tree=self.tree, inside=self.inside, evaluate=evaluate, reference=tree).name
 
     @property
     def changed_requirements(self) -> tuple[str, ...]:

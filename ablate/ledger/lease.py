@@ -111,8 +111,7 @@ def _grant(row: RowMapping, term: int) -> Lease:
 
 
 def _mark(row: RowMapping) -> tuple[object, ...]:
-    # held_until covers drivers of version 1, which do not raise `beat`
-    return row["term"], row["revision"], row["beat"], row["held_until"]
+    return row["term"], row["revision"], row["beat"]
 
 
 def _places(wanted: LeaseRequest) -> dict[str, str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from types import TracebackType
 from typing import Any, TypeVar
+from uuid import uuid4
 
 from sqlalchemy import Connection, RowMapping, Select, bindparam, func, or_, select
 
@@ -25,9 +25,10 @@ from ablate.ledger.records import (
     event_from_row,
     report_from_row,
     study_from_row,
+    to_text,
     trial_from_row,
 )
-from ablate.ledger.requests import ANSWERED, REQUESTED, Request, add_request, find_unanswered, new_request
+from ablate.ledger.requests import ANSWERED, REQUESTED, Request, add_request, find_unanswered
 from ablate.ledger.schema import lease_table, mlflow_parent_table, note_table, report_table, study_table, trial_table
 from ablate.ledger.study_writer import StudyWriter
 
@@ -92,9 +93,7 @@ class Ledger:
     def __enter__(self) -> Ledger:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def acquire(
@@ -213,7 +212,7 @@ class Ledger:
 
     def request(self, name: str, payload: Mapping[str, Any], *, dataset: str | None = None) -> int:
         """Commit a user's request to the driver of a study, whoever holds its lease, and return its rowid."""
-        text = new_request(payload)
+        text = to_text({**payload, "token": uuid4().hex}, "request")  # tells a repeated write from a second request
         return self._database.write(lambda connection: add_request(connection, name, dataset, text, now=self._clock()))
 
     def requests(self, name: str) -> list[Request]:

@@ -18,7 +18,7 @@ from ablate.base.redaction import error_text
 from ablate.core.config import DatasetFacts, Size
 from ablate.core.trial import Decision, TrialConfig, TrialKey, TrialState
 from ablate.ledger.events import check_payload
-from ablate.ledger.lease import LEASE_SECONDS, is_dead, is_here
+from ablate.ledger.lease import is_dead, is_here
 
 # Errors that a damaged row can raise; RecursionError is that of JSON with too deep nesting.
 DAMAGED = (ValidationError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
@@ -202,14 +202,13 @@ def metrics_from_text(text: str) -> dict[str, float]:
 
 def study_from_row(row: RowMapping) -> StudyRecord:
     """Return the record of a row of study and lease."""
-    names = ("name", "fingerprint", "seed", "term", "revision", "created_at", "holder", "host", "pid")
-    since_version_2 = [name for name in ("active_seconds", "store", "tracking") if name in row]
-    held = {name: row[name] for name in ("held_since", "held_until", *since_version_2)}
-    same = {name: row[name] for name in names}
-    until = row["held_until"]
-    renewed = None if until is None else until - row.get("lease_seconds", LEASE_SECONDS)
-    held |= {"renewed_at": renewed, "holder_here": is_here(row), "holder_gone": is_dead(row)}
-    return StudyRecord(file_text=row["file"], **same, **held)
+    names = (
+        "name", "fingerprint", "seed", "term", "revision", "created_at", "holder", "host", "pid", "held_since",
+        "held_until", "active_seconds", "store", "tracking",
+    )  # fmt: skip
+    held = {"renewed_at": row["held_until"] and row["held_until"] - row["lease_seconds"]}
+    held |= {"holder_here": is_here(row), "holder_gone": is_dead(row)}
+    return StudyRecord(file_text=row["file"], **{name: row[name] for name in names}, **held)
 
 
 def trial_from_row(row: RowMapping) -> TrialRecord:
@@ -238,19 +237,15 @@ def report_from_row(row: RowMapping, study: str) -> ReportRecord:
         metrics = metrics_from_text(row["metrics"])
     except DAMAGED as error:
         raise _explain_damage(f"epoch {row['epoch']} of trial {row['dataset']}/{row['number']}", error) from error
+    same = ("replicate", "epoch", "checkpoint", "wall_seconds", "driver_term", "created_at")
     return ReportRecord(
         rowid=row["id"],
         key=key,
-        replicate=row["replicate"],
-        epoch=row["epoch"],
         metrics=metrics,
         diverged=bool(row["diverged"]),
         final=bool(row["final"]),
         decision=Decision(row["decision"]),
-        checkpoint=row["checkpoint"],
-        wall_seconds=row["wall_seconds"],
-        driver_term=row["driver_term"],
-        created_at=row["created_at"],
+        **{name: row[name] for name in same},
     )
 
 

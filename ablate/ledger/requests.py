@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, Self, get_args
-from uuid import uuid4
 
 from pydantic import (
     BaseModel,
@@ -20,7 +19,7 @@ from sqlalchemy import Connection, insert, select
 from ablate.base.errors import LedgerError
 from ablate.base.plain_text import one_printable_line, storable
 from ablate.core.code_version import Code
-from ablate.ledger.records import EventRecord, to_text
+from ablate.ledger.records import EventRecord
 from ablate.ledger.schema import note_table, study_table
 
 REQUESTED, ANSWERED = "requested", "answered"
@@ -96,11 +95,6 @@ class Request(BaseModel):
         if self.command is not None and getattr(self, ARGUMENT[self.command]) is None:
             raise ValueError(f"{self.command} needs {ARGUMENT[self.command]}")
         return self
-
-
-def new_request(payload: Mapping[str, Any]) -> str:
-    """Return the text of a request; its token tells a repeated write from a second request."""
-    return to_text({**payload, "token": uuid4().hex}, "request")
 
 
 def add_request(connection: Connection, study: str, dataset: str | None, text: str, *, now: float) -> int:

@@ -74,7 +74,7 @@ def study_text(found: Stored, config: TrialConfig) -> str:
     data, _ = read_yaml(found.record.file_text, "ledger")
     data = {name: value for name, value in data.items() if name not in LEFT_OUT}
     label, key = config.key.dataset, config.key
-    number = key.number if config.source is None else config.source
+    number = config.first
     task = config.task.model_dump(mode="json", exclude_defaults=True) | {"task": config.task.task}
     if "datasets" in data:
         data["datasets"] = {label: task}

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from ablate.base.errors import Fault, RegistryError, did_you_mean
 from ablate.core import registry
 from ablate.core.objectives import COST_METRICS, is_share, quality_objective
-from ablate.study.comparison_checks import comparison_faults
+from ablate.study.comparison_checks import comparison_faults, condition_faults
 from ablate.study.design import REMOVED
 from ablate.study.given import start_faults
 from ablate.study.ranges import is_range
@@ -160,15 +160,8 @@ def _campaign_faults(study: Study) -> Iterator[Fault]:
 
 
 def _range_faults(study: Study, space: Space) -> Iterator[Fault]:
+    yield from condition_faults(space.ranges, "", "a condition names a searched parameter")
     for own, spec in space.ranges.items():
-        for name, allowed in spec.when.items():
-            path = f"{own}.when.{name}"
-            if name not in space.ranges:
-                rule = f"a condition names a searched parameter. {did_you_mean(name, space.ranges)}"
-                yield Fault(path=path, value=None, rule=rule)
-                continue
-            wrong = [value for value in allowed if not space.ranges[name].contains(value)]
-            yield from (Fault(path=path, value=value, rule=f"{name} never has this value") for value in wrong)
         if study.sampler_name in ("grid", "design") and spec.grid() is None:
             rule = f"sampler {study.sampler_name} needs a finite range: give a step"
             yield Fault(path=own, value=None, rule=rule)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from ablate.base.errors import Fault, did_you_mean
 from ablate.core.config import leaves
@@ -12,7 +12,7 @@ from ablate.study.design import PLACEBO
 from ablate.study.design import faults as design_faults
 from ablate.study.ranges import is_range
 from ablate.study.sections import FEWEST_DATASETS, Compare, Tune
-from ablate.study.space import is_same
+from ablate.study.space import Range, is_same
 from ablate.study.study import Study
 from ablate.study.tuning_seeds import tuning_seeds
 
@@ -139,7 +139,10 @@ def _tune_faults(study: Study, tune: Tune) -> Iterator[Fault]:
             if name in row.given():
                 rule = f"row {row.name} fixes this setting, so it cannot be tuned equally in all rows"
                 yield Fault(path=path, value=row.given()[name], rule=rule)
-    yield from _condition_faults(study)
+    try:
+        yield from condition_faults(study.tuned.ranges, "tune.", "a condition in `tune` names another tuned setting")
+    except ValueError as error:
+        yield Fault(path="tune", value=None, rule=str(error))
     if study.compare is not None and study.compare.twin is not None:
         narrowed = (study.compare.twin.setting or study.kind.width_setting, "model.mlp")
         for name in (name for name in given if name in narrowed):
@@ -155,19 +158,13 @@ def _tune_faults(study: Study, tune: Tune) -> Iterator[Fault]:
         yield from _choice_faults(study, metric)
 
 
-def _condition_faults(study: Study) -> Iterator[Fault]:
-    """Yield the faults of `when` in a tuned range: it names another tuned range, and values which that can have."""
-    try:
-        ranges = study.tuned.ranges
-    except ValueError as error:
-        yield Fault(path="tune", value=None, rule=str(error))
-        return
+def condition_faults(ranges: Mapping[str, Range], place: str, rule: str) -> Iterator[Fault]:
+    """Yield the faults of `when`: it names another of `ranges`, as `rule` says, and values which that can have."""
     for own, spec in ranges.items():
         for name, allowed in spec.when.items():
-            path = f"tune.{own}.when.{name}"
+            path = f"{place}{own}.when.{name}"
             if name not in ranges:
-                rule = f"a condition in `tune` names another tuned setting. {did_you_mean(name, ranges)}"
-                yield Fault(path=path, value=None, rule=rule)
+                yield Fault(path=path, value=None, rule=f"{rule}. {did_you_mean(name, ranges)}")
                 continue
             for value in (value for value in allowed if not ranges[name].contains(value)):
                 yield Fault(path=path, value=value, rule=f"{name} never has this value")

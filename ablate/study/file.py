@@ -4,41 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
 from ablate.base.errors import FAULTS_SHOWN, Fault, RegistryError, StudyFileError, did_you_mean
 from ablate.core.config import leaves
 from ablate.core.registry import OWN_TASK, TRAINABLES, task_settings
-from ablate.study.campaign import Campaign, Closing
 from ablate.study.checks import faults_of
-from ablate.study.ranges import RANGE_KEYS
-from ablate.study.sections import (
-    Budget,
-    Command,
-    Compare,
-    Confirm,
-    Constraint,
-    DatasetSettings,
-    Level,
-    MetricPattern,
-    Objective,
-    Part,
-    PublishedFigure,
-    SamplerConfig,
-    SchedulerConfig,
-    Sectioned,
-    Start,
-    Stop,
-    Tune,
-    Twin,
-    Variant,
-)
-from ablate.study.space import Choices, FloatRange, IntRange
+from ablate.study.ranges import RANGE_KEYS, RANGE_OPTIONS
+from ablate.study.sections import Command
+from ablate.study.space import Range
 from ablate.study.study import Study, kind_of_file, study_type
 from ablate.study.yaml_text import Path as YamlPath
 from ablate.study.yaml_text import dotted, read_yaml, refuse, write_yaml
@@ -209,47 +188,28 @@ def _known_keys(path: YamlPath, data: Any) -> list[str]:
     kind = _type_of(data)
     section: type[BaseModel] = kind
     inside = [part for part in path if isinstance(part, str)]
-    sections: dict[str, type[BaseModel]] = {
-        **_nested_models(kind, kind.section_names),
-        "objectives": Objective,
-        "sampler": SamplerConfig,
-        "scheduler": SchedulerConfig,
-        "budget": Budget,
-        "stop": Stop,
-        "confirm": Confirm,
-        "constraints": Constraint,
-        "variants": Variant,
-        "settings": DatasetSettings,
-        "parts": Part,
-        "levels": Level,
-        "start": Start,
-        "tune": Tune,
-        "published": PublishedFigure,
-        "compare": Compare,
-        "twin": Twin,
-        "campaign": Campaign,
-        "close": Closing,
-        "trainable": Command,
-        "metrics": MetricPattern,
-        "epoch": MetricPattern,
-    }
+    sections: dict[str, type[BaseModel]] = {**_models_in(kind), "trainable": Command, **_models_in(Command)}
     for part in inside:
         section = sections.get(part, section)
-    ranges = {"choices": Choices, "float": FloatRange, "int": IntRange}
     if inside and inside[-1] not in sections and inside[0] in kind.section_names:
-        return sorted({*ranges, "log", "step", "when"})
-    sectioned = kind.section_names if issubclass(section, Sectioned) and inside else ()
-    return [*section.model_fields, *(name for name in sectioned if name not in section.model_fields)]
+        return [*RANGE_KEYS, *RANGE_OPTIONS]
+    return list(section.model_fields)
 
 
-def _nested_models(model: type[BaseModel], names: Iterable[str]) -> dict[str, type[BaseModel]]:
-    """Return the models of the fields `names` that are models, and those inside them, by name."""
+def _models_in(model: type[BaseModel]) -> dict[str, type[BaseModel]]:
+    """Return the models of the fields of a model, and those inside them, by name; ranges are none."""
     found: dict[str, type[BaseModel]] = {}
-    for name in names:
-        default = model.model_fields[name].default
-        if isinstance(default, BaseModel):
-            found |= {name: type(default), **_nested_models(type(default), type(default).model_fields)}
+    for name, field in model.model_fields.items():
+        for kind in _types_in(field.annotation):
+            found |= {name: kind, **_models_in(kind)}
     return found
+
+
+def _types_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel) and not issubclass(annotation, Range):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _types_in(inner)
 
 
 def _fields_at(model: Any, path: YamlPath) -> list[str]:

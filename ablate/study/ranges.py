@@ -148,14 +148,16 @@ def is_range(value: Any) -> bool:
     return isinstance(value, Range)
 
 
-def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings from dotted names as nested dictionaries."""
+def nested(flat: Mapping[str, Any], *, once: bool = False) -> dict[str, Any]:
+    """Return settings from dotted names as nested dictionaries; with `once`, raise ValueError for one given twice."""
     tree: dict[str, Any] = {}
     for name, value in flat.items():
-        *path, last = name.split(".")
+        *path, last = str(name).split(".")
         branch = tree
         for step in path:
-            branch[step] = dict(branch.get(step, {}))  # a copy: a value of the study file must not change
+            branch[step] = dict(branch.get(step) or {})  # a copy: a value of the study file must not change
             branch = branch[step]
+        if once and last in branch:
+            raise ValueError(f"{name} is given twice")
         branch[last] = value
     return tree

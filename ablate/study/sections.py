@@ -15,7 +15,7 @@ from ablate.core.objectives import COST_METRICS, on_validation
 from ablate.core.registry import COMMAND_PREFIX
 from ablate.study.design import REMOVED, Design
 from ablate.study.patterns import compile_pattern, named_pattern
-from ablate.study.ranges import section_fields, settings
+from ablate.study.ranges import nested, section_fields, settings
 
 FEWEST_DATASETS = 5  # of a sample that stands for others
 _DURATION = re.compile(r"(?:([0-9]+)d)?(?:([0-9]+)h)?(?:([0-9]+)m)?(?:([0-9]+)s)?")
@@ -344,19 +344,7 @@ class Tune(Sectioned):
     @classmethod
     def _nested(cls, data: Any) -> Any:
         """Accept a setting by its dotted name, as in `training.learning_rate`."""
-        if not isinstance(data, dict):
-            return data
-        found: dict[str, Any] = {}
-        for name, value in data.items():
-            *path, last = str(name).split(".")
-            branch = found
-            for step in path:
-                branch[step] = dict(branch.get(step) or {})
-                branch = branch[step]
-            if last in branch:
-                raise ValueError(f"{name} is given twice")
-            branch[last] = value
-        return found
+        return nested(data, once=True) if isinstance(data, dict) else data
 
 
 class PublishedFigure(Section):

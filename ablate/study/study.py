@@ -203,14 +203,9 @@ class Study(Sectioned):
         """Return the table of variants, as written or derived from `parts`."""
         own = tuple(self._row(arm) for arm in self.arms) if self.parts else self.variants
         twins = [self.row_type(name=name) for name in self.twins]
-        return (*own, *twins, *self._placebo(own))
-
-    def _placebo(self, rows: Iterable[Variant]) -> tuple[Variant, ...]:
-        """Return the baseline under its second name, if the comparison has a placebo and there is such a row."""
-        if self.compare is None or not self.compare.placebo:
-            return ()
-        found = [row for row in rows if row.name == self.compare.baseline]
-        return tuple(row.model_copy(update={"name": PLACEBO}) for row in found[:1])
+        again = self.compare.baseline if self.compare is not None and self.compare.placebo else None
+        placebo = [row.model_copy(update={"name": PLACEBO}) for row in own if row.name == again][:1]
+        return (*own, *twins, *placebo)
 
     @cached_property
     def twins(self) -> dict[str, str]:

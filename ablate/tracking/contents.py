@@ -216,7 +216,7 @@ def final_objectives(study: Study, record: TrialRecord, reports: Sequence[Report
 
 def network(config: TrialConfig) -> tuple[str, str, int]:
     """Return the key of the trials that train one network: data set, stage, the first trial."""
-    first = config.key.number if config.source is None else config.source
+    first = config.first
     return config.key.dataset, config.stage, first
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ablate.core.registry import SAMPLERS, SCHEDULERS
+from ablate.core.registry import SAMPLERS, SCHEDULERS, lazy_names
 from ablate.tuning.confirmation import FrontMember
 from ablate.tuning.resumption_log import Resumption
 from ablate.tuning.standing import Standing
@@ -29,17 +28,12 @@ __all__ = [
     "require_searchable",
 ]
 
-_LATE = {
-    "SamplerRequest": "request",
-    "Scheduler": "schedulers",
-    "SchedulerRequest": "schedulers",
-    "Search": "search",
-    "require_searchable": "dataset_search",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import modules that need Optuna on first use, so that read-only commands do not load it."""
-    if name in _LATE:
-        return getattr(import_module(f"ablate.tuning.{_LATE[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_names(  # they need Optuna, which read-only commands do not load
+    __name__,
+    {
+        "ablate.tuning.request": ("SamplerRequest",),
+        "ablate.tuning.schedulers": ("Scheduler", "SchedulerRequest"),
+        "ablate.tuning.search": ("Search",),
+        "ablate.tuning.dataset_search": ("require_searchable",),
+    },
+)

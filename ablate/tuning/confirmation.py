@@ -86,7 +86,7 @@ def evaluations(trials: Sequence[TrialProgress], facts: DatasetFacts) -> list[Ne
     first, records = max((trial.number for trial in trials), default=-1) + 1, []
     for number, trial in enumerate(find_untested(trials), start=first):
         key = replace(trial.key, number=number)
-        config = replace(trial.config, key=key, stage="confirm", source=_first(trial), evaluates=trial.number)
+        config = replace(trial.config, key=key, stage="confirm", source=trial.config.first, evaluates=trial.number)
         records.append(NewTrial(config=config, size=trial.size, facts=facts))
     return records
 
@@ -109,7 +109,7 @@ def seeds_by_source(trials: Iterable[TrialProgress]) -> dict[int, tuple[int, ...
     """
     found: dict[int, tuple[int, ...]] = {}
     for trial in trials:
-        found[_first(trial)] = (*found.get(_first(trial), ()), *trial.config.seeds)
+        found[trial.config.first] = (*found.get(trial.config.first, ()), *trial.config.seeds)
     return found
 
 
@@ -121,10 +121,6 @@ def find_missing_seeds(
     A configuration with a failed trial is omitted too: its remaining seeds alone would be read as its result.
     """
     wanted, had = list(seeds), seeds_by_source(trials)
-    failed = {_first(trial) for trial in trials if trial.state is TrialState.FAIL}
+    failed = {trial.config.first for trial in trials if trial.state is TrialState.FAIL}
     found = {n: tuple(s for s in wanted if s not in had.get(n, ())) for n in dict.fromkeys([*had, *more])}
     return {number: missing for number, missing in found.items() if missing and number not in failed}
-
-
-def _first(trial: TrialProgress) -> int:
-    return trial.number if trial.config.source is None else trial.config.source

@@ -74,17 +74,16 @@ class DatasetSearch(RecordedSearch):
         for trial in self.search_trials():
             self.tell(trial)
 
-    def mark(self, kind: str, payload: dict[str, object]) -> None:
+    def mark(self, kind: str, payload: Mapping[str, Any]) -> None:
         """Apply one event."""
         super().mark(kind, payload)
         if kind in (RETRIED, RESUMED):
-            epoch = payload.get("epoch")  # older events have no epoch: they count at every epoch
-            setback = (kind, None if epoch is None else int(str(epoch)))
-            self.setbacks.setdefault(int(str(payload["trial"])), []).append(setback)
+            setback = (kind, payload.get("epoch"))  # older events have no epoch: they count at every epoch
+            self.setbacks.setdefault(payload["trial"], []).append(setback)
         elif kind == ANSWERED and "start" in payload:
-            self.started.add(int(str(payload["start"])))
+            self.started.add(payload["start"])
         elif kind == ANSWERED and payload.get("command") == RETRY and "refused" not in payload:
-            self.setbacks.pop(int(str(payload.get("trial", -1))), None)
+            self.setbacks.pop(payload.get("trial", -1), None)
         elif kind == WARM_START:
             self._observe(payload)
 
@@ -96,15 +95,8 @@ class DatasetSearch(RecordedSearch):
         for index, each in enumerate(seen):
             self.suggester.observe(index - len(seen), each)
 
-    def retries(self, number: int) -> int:
-        """Return how many attempts of a trial failed and were retried at its current epoch."""
-        return self._setbacks(RETRIED, number)
-
-    def resumptions(self, number: int) -> int:
-        """Return how many consecutive drivers resumed the trial at its current epoch."""
-        return self._setbacks(RESUMED, number)
-
-    def _setbacks(self, kind: str, number: int) -> int:
+    def times(self, kind: str, number: int) -> int:
+        """Return how often a trial was RETRIED after a failure, or RESUMED by a next driver, at its current epoch."""
         counted = ((kind, self.trials[number].epoch), (kind, None))
         return sum(setback in counted for setback in self.setbacks.get(number, ()))
 
@@ -146,6 +138,27 @@ class DatasetSearch(RecordedSearch):
         if not self.suggester.only:
             return super().to_start(planned)
         return len(self.suggester.left()) + len(self._seeds_asked_for())
+
+    def most_new(self) -> int:
+        """Return at most how many search trials can begin before another trial ends."""
+        study, begun = self.study, self.search_trials()
+        if self.campaign is not None:
+            return len(self.campaign.wanted())
+        if study.tune is not None:
+            return self.tuning_to_start() if self.is_tuning else self.to_start(0)
+        if self.suggester.only:
+            return self.to_start(0)
+        if self.lacks_seeds:
+            return len(begun)
+        limits = [study.budget.trials]
+        if study.compare is not None:
+            limits.append(len(self._design))
+        elif (distinct := study.space_for(self.dataset).cardinality()) is not None:
+            limits.append(distinct)
+        new = min(limits) - len(begun)
+        if study.deterministic is not None:
+            new = min(new, study.deterministic - sum(not trial.state.finished for trial in begun))
+        return max(new, 0)
 
     def asks_for(self, trial: TrialProgress) -> bool:
         """Return whether a trial is one of a variant that is to be trained."""

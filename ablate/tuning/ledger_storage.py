@@ -103,10 +103,6 @@ class LedgerStorage(BaseStorage):
         self._asked, self._attrs = None, self._before
         return asked.system_attrs, {k: v for k, v in after.items() if k not in self._before or self._before[k] != v}
 
-    def last(self) -> FrozenTrial | None:
-        """Return the trial with the highest number."""
-        return next(reversed(self._trials.values()), None)
-
     def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
         """Return the number given to `open`."""
         if template_trial is not None or self._asked is None:
@@ -178,25 +174,11 @@ class LedgerStorage(BaseStorage):
         """Return an empty list: the study is loaded by name."""
         return []
 
-    def create_new_study(self, directions: Sequence[StudyDirection], study_name: str | None = None) -> int:
-        """Raise NotImplementedError: there is one study."""
-        raise NotImplementedError
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        raise NotImplementedError("the ledger decides what exists, and `put` sets a trial's result")
 
-    def delete_study(self, study_id: int) -> None:
-        """Raise NotImplementedError: the ledger decides what exists."""
-        raise NotImplementedError
-
-    def set_study_user_attr(self, study_id: int, key: str, value: Any) -> None:
-        """Raise NotImplementedError: samplers store their state in system attributes."""
-        raise NotImplementedError
-
-    def set_trial_state_values(self, trial_id: int, state: TrialState, values: Sequence[float] | None = None) -> bool:
-        """Raise NotImplementedError: `put` sets a trial's result."""
-        raise NotImplementedError
-
-    def set_trial_intermediate_value(self, trial_id: int, step: int, intermediate_value: float) -> None:
-        """Raise NotImplementedError: `put` sets a trial's result."""
-        raise NotImplementedError
+    create_new_study = delete_study = set_study_user_attr = _refuse
+    set_trial_state_values = set_trial_intermediate_value = _refuse
 
     def _open_trial(self, trial_id: int) -> FrozenTrial:
         assert self._asked is not None

@@ -117,9 +117,9 @@ def spent_seeds(trials: Sequence[TrialProgress]) -> int:
 
 def contenders(study: Study, trials: Sequence[TrialProgress]) -> list[Contender]:
     """Return the confirmed networks that may be on the front, by number: every seed COMPLETE, constraints kept."""
-    confirming = sorted((t for t in trials if t.config.stage == "confirm"), key=lambda t: (_network(t), t.number))
+    confirming = sorted((t for t in trials if t.config.stage == "confirm"), key=lambda t: (t.config.first, t.number))
     found = []
-    for number, group in groupby(confirming, key=_network):
+    for number, group in groupby(confirming, key=lambda t: t.config.first):
         members = list(group)
         if all(trial.state is TrialState.COMPLETE for trial in members) and _may_stand(study, members):
             rows = [[signed(o, v) for v in _values(o.metric, members)] for o in study.objectives]
@@ -177,10 +177,6 @@ def most_uncertain(means: SeedMeans, places: Sequence[int]) -> list[int]:
         pair = [place, rival] if means.seeds[rival] <= means.seeds[place] else [place]
         found += [each for each in pair if each not in found]
     return found
-
-
-def _network(trial: TrialProgress) -> int:
-    return trial.number if trial.config.source is None else trial.config.source
 
 
 def _values(metric: str, members: Sequence[TrialProgress]) -> list[float]:

@@ -56,7 +56,7 @@ class RecordedSearch:
         for step in steps:
             self.trials[step.key.number].take(step)
         for event in events:
-            self.mark(event.kind, dict(event.payload))
+            self.mark(event.kind, event.payload)
 
     def enter(self, trial: TrialProgress) -> None:
         """Add the trial with the next number."""
@@ -67,20 +67,20 @@ class RecordedSearch:
         if self.campaign is not None:
             self.campaign.enter(trial)
 
-    def mark(self, kind: str, payload: dict[str, object]) -> None:
+    def mark(self, kind: str, payload: Mapping[str, Any]) -> None:
         """Apply one event."""
         if self.campaign is not None:
             self.campaign.mark(kind, payload)
         if kind == EXHAUSTED:
             self.exhausted = True
         elif kind == TIME_UP:
-            self.time_up = float(str(payload["wall_clock"]))
+            self.time_up = payload["wall_clock"]
         elif kind == HOURS_UP:
-            self.hours_up = float(str(payload["gpu_hours"]))
+            self.hours_up = payload["gpu_hours"]
         elif kind == GAIN_BELOW:
             self.gain_below = payload
         elif kind == FROZEN:
-            self.frozen_at, self.test_opened = int(str(payload["search_trials"])), False
+            self.frozen_at, self.test_opened = payload["search_trials"], False
             self.race.frozen(payload)
         elif kind == RACED:
             self.race.raced(payload)
@@ -124,7 +124,7 @@ class RecordedSearch:
         """How many further seeds the confirmation may still train; 0 once its last round is planned."""
         trials = list(self.trials.values())
         budget = budget_of(self.study)
-        if budget is None or (self.frozen and self.race.is_over(self.study, trials)):
+        if budget is None or self.settled:
             return 0
         asked = 0 if self.frozen else sum(len(seeds) for _, seeds in self.unconfirmed())
         return max(budget - spent_seeds(trials) - asked, 0)

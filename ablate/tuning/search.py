@@ -21,7 +21,7 @@ from ablate.tuning.search_stages import SearchStages
 from ablate.tuning.trial_progress import DRIVER_STARTED, ReportSummary, TrialProgress, steps
 from ablate.tuning.trial_queue import GroupKey, TrialQueue, alone
 from ablate.tuning.twins import Measure
-from ablate.tuning.user_requests import POLL_SECONDS, STOPPED, Requests
+from ablate.tuning.user_requests import STOPPED, Requests
 
 if TYPE_CHECKING:
     from ablate.study import Study
@@ -33,9 +33,8 @@ class Search(SearchStages):
     Every answer is committed before it is returned. A new object rebuilds its state from the ledger, so it continues
     exactly where another stopped. `measure` counts a network's size, `facts_of` gives a data set's facts by its label.
     `group_key` tells which trials can share a pack. `discard` removes a trial's checkpoints from an epoch on,
-    `prepare` gets the trainable of each trial before it is handed out. `poll_seconds` pass between two looks for users'
-    requests. A trial has `gpus_per_trial` GPUs. Without `keep_going`, the study ends when its first two trials fail
-    before their first report.
+    `prepare` gets the trainable of each trial before it is handed out. A trial has `gpus_per_trial` GPUs. Without
+    `keep_going`, the study ends when its first two trials fail before their first report.
     Methods raise LedgerError (StaleDriverError) if a commit is refused, and RequestError if nothing in the space can be
     trained.
     """
@@ -50,7 +49,6 @@ class Search(SearchStages):
         facts_of: Callable[[str], DatasetFacts],
         group_key: GroupKey = alone,
         patience: Patience = PATIENCE,
-        poll_seconds: float = POLL_SECONDS,
         discard: Callable[[TrialKey, int], None] = lambda key, epoch: None,
         prepare: Callable[[str], None] = lambda trainable: None,
         keep_going: bool = True,
@@ -73,9 +71,7 @@ class Search(SearchStages):
         self._begun = self._behind = False
         self._returns = ResumptionLog()
         self._queue = TrialQueue(group_key)
-        self._requests = Requests(
-            study=study, writer=writer, ledger=ledger, begin=self._begin, discard=discard, seconds=poll_seconds
-        )
+        self._requests = Requests(study=study, writer=writer, ledger=ledger, begin=self._begin, discard=discard)
         self._restore()
 
     def next_trial(self) -> TrialConfig | None:
@@ -169,7 +165,7 @@ class Search(SearchStages):
             trial = subsearch.trials[key.number]
             if trial.state.finished:
                 return
-            attempts = subsearch.retries(key.number) + 1
+            attempts = subsearch.times(RETRIED, key.number) + 1
             again = retry and attempts < self._patience.attempts
             if retry and not again:
                 message = f"{message} (attempt {attempts} at {self.study.unit} {trial.epoch})"
@@ -225,11 +221,6 @@ class Search(SearchStages):
             self._stopped = True
 
     @property
-    def stopped(self) -> bool:
-        """Whether `stop` was called."""
-        return self._stopped
-
-    @property
     def finished(self) -> bool:
         """Whether every search is over, every front frozen and confirmed, and no trial is unfinished."""
         with self._lock:
@@ -277,7 +268,7 @@ class Search(SearchStages):
         while trial := self._queue.take(lambda each: group is None or self._group(each) == group):
             subsearch = self._subsearches[trial.key.dataset]
             if trial.state is TrialState.RUNNING:
-                if subsearch.resumptions(trial.number) >= (most := self._patience.resumptions):
+                if subsearch.times(RESUMED, trial.number) >= (most := self._patience.resumptions):
                     place = f"{self.study.unit} {trial.epoch}"
                     message = f"its driver ended {most} times at {place} without a further report"
                     self.fail(trial.key, message)
@@ -290,7 +281,10 @@ class Search(SearchStages):
         """Return the trial's group key, or None while it must train alone."""
         subsearch = self._subsearches[trial.key.dataset]
         left = trial.state is TrialState.RUNNING and trial.key not in self._out  # by the last driver, not yet noted
-        if subsearch.retries(trial.number) or subsearch.resumptions(trial.number) + left >= self._patience.together:
+        if (
+            subsearch.times(RETRIED, trial.number)
+            or subsearch.times(RESUMED, trial.number) + left >= self._patience.together
+        ):
             return None
         return self._queue.group_key(trial.config)
 

@@ -118,7 +118,7 @@ class SearchStages(SearchView):
         """Commit the trials of a stage and the event that begins it in one transaction, and queue the trials."""
         self._begin()
         self._writer.add_trials(new, event)
-        subsearch.mark(event.kind, dict(event.payload))
+        subsearch.mark(event.kind, event.payload)
         for record in new:
             self._queue.put(subsearch.add(record))
 

@@ -11,7 +11,6 @@ from ablate.core.trial import TrialKey
 from ablate.ledger import StudyWriter
 from ablate.tuning.confirmation import FrontMember
 from ablate.tuning.dataset_search import DatasetSearch
-from ablate.tuning.demand import most_at_once
 from ablate.tuning.recorded import has_room
 from ablate.tuning.standing import Standing
 
@@ -30,13 +29,12 @@ class SearchView:
     _stopped: bool
 
     def counts(self) -> dict[str, dict[str, int]]:
-        """Return for each data set how many of its trials are in each state that occurs."""
+        """Return for each data set how many of its trials are in each state."""
         with self._lock:
-            found = {
+            return {
                 name: count_states(t.state for t in subsearch.trials.values())
                 for name, subsearch in self._subsearches.items()
             }
-            return {name: {state: n for state, n in counts.items() if n} for name, counts in found.items()}
 
     def reported(self) -> dict[str, int]:
         """Return for each data set how many reports have been committed."""
@@ -49,8 +47,13 @@ class SearchView:
     def most_at_once(self) -> int:
         """Return how many trials can run at a time now, including those that run."""
         with self._lock:
-            subsearches = tuple(self._subsearches.values())
-            return len(self._out) if self._stopped else most_at_once(self.study, subsearches, room=self._room)
+            if self._stopped:
+                return len(self._out)
+            each = self._subsearches.values()
+            new = sum(one.most_new() for one in each if self._room(one))
+            if self.study.budget.scope == "total":
+                new = min(new, self.study.budget.trials - sum(len(one.search_trials()) for one in each))
+            return new + sum(not trial.state.finished for one in each for trial in one.trials.values())
 
     def standings(self, planned: Mapping[str, int]) -> tuple[Standing, ...]:
         """Return the progress of each data set; `planned` is an upper bound on the search trials of each."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from optuna.distributions import BaseDistribution
@@ -13,7 +12,7 @@ from ablate.base.errors import RequestError
 from ablate.base.randomness import stream
 from ablate.core.trial import PLACE
 from ablate.tuning.request import SamplerRequest
-from ablate.tuning.search_space import GRID_LIMIT, SearchSpace, inner_at_share, shuffled, walk
+from ablate.tuning.search_space import GRID_LIMIT, inner_at_share, shuffled, walk
 
 if TYPE_CHECKING:
     import optuna
@@ -26,9 +25,9 @@ class SequenceEndedError(Exception):
 class SequenceSampler(BaseSampler):
     """Takes the first place after the last trial's, or after `rejected`, the place that was just refused."""
 
-    def __init__(self, *, dimensions: SearchSpace, rejected: Mapping[str, Any]) -> None:
-        self.dimensions = dimensions
-        self._rejected = rejected.get(PLACE)
+    def __init__(self, request: SamplerRequest) -> None:
+        self.dimensions = request.dimensions
+        self._rejected = request.rejected.get(PLACE)
 
     def point(self, start: int) -> tuple[int, dict[str, Any]]:
         """Return the first place from `start` on and Optuna's values there; raise SequenceEndedError at the end."""
@@ -68,7 +67,7 @@ class GridSequence(SequenceSampler):
     """
 
     def __init__(self, request: SamplerRequest) -> None:
-        super().__init__(dimensions=request.dimensions, rejected=request.rejected)
+        super().__init__(request)
         size = request.dimensions.product()
         if size is None:
             infinite = [name for name, spec in request.dimensions.space.ranges.items() if spec.count() is None]
@@ -98,7 +97,7 @@ class DesignSequence(SequenceSampler):
     """
 
     def __init__(self, request: SamplerRequest) -> None:
-        super().__init__(dimensions=request.dimensions, rejected=request.rejected)
+        super().__init__(request)
         self._left = request.design()
 
     def following(self, study: optuna.Study) -> tuple[int, dict[str, Any]]:
@@ -115,7 +114,7 @@ class SobolSequence(SequenceSampler):
     """
 
     def __init__(self, request: SamplerRequest) -> None:
-        super().__init__(dimensions=request.dimensions, rejected=request.rejected)
+        super().__init__(request)
         self._scramble = stream(request.study_seed, request.dataset, 0, "sampler", "qmc")
 
     def point(self, start: int) -> tuple[int, dict[str, Any]]:

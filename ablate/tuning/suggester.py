@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 import optuna
 from optuna.samplers import BaseSampler, RandomSampler
@@ -40,11 +40,6 @@ TOGETHER = 64  # unfinished trials for each suggestion that a sampler may make a
 RANDOM_ATTEMPTS = 1000
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Refusal:
-    reason: str | None  # None: it has been suggested before
-
-
 @dataclass(kw_only=True)
 class Suggester:
     """The sampler of one data set, its history, and which configurations it has suggested.
@@ -59,7 +54,7 @@ class Suggester:
     only: Sequence[str] = ()
     _seen: set[str] = field(default_factory=set)
     _further: list[dict[str, Any]] = field(default_factory=list)  # suggested together with the last one
-    _refused: dict[str, _Refusal] = field(default_factory=dict)
+    _refused: dict[str, str] = field(default_factory=dict)
     _passed: set[int] = field(default_factory=set)  # places of a design that have begun or were refused
     _designed: Mapping[int, Mapping[str, Any]] | None = None
 
@@ -145,11 +140,11 @@ class Suggester:
         for inner, state in self._proposals(number):
             tried += 1
             verdict = self._judge(number, inner)
-            if not isinstance(verdict, _Refusal):
+            if isinstance(verdict, NewTrial):
                 return replace(verdict, sampler_state={**state, "attempts": tried})
             self._pass(state)
-            if verdict.reason is not None:
-                reasons[verdict.reason] = reasons.get(verdict.reason, 0) + 1
+            if verdict is not None:
+                reasons[verdict] = reasons.get(verdict, 0) + 1
         if not self._seen and tried:
             most = max(reasons, key=lambda reason: reasons[reason], default="the space is empty")
             raise RequestError(
@@ -164,9 +159,9 @@ class Suggester:
         reason: str | None = None
         for tried, (inner, state) in enumerate(self._proposals(number, fixed), start=1):
             verdict = self._judge(number, inner)
-            if not isinstance(verdict, _Refusal):
+            if isinstance(verdict, NewTrial):
                 return replace(verdict, sampler_state={**state, "attempts": tried})
-            reason = reason or verdict.reason
+            reason = reason or verdict
             if set(inner) <= set(fixed):
                 break
         return "it is in the study already" if reason is None else f"it cannot be trained because {reason}"
@@ -174,7 +169,7 @@ class Suggester:
     def build(self, number: int, parameters: Mapping[str, Any]) -> NewTrial | None:
         """Return trial `number` with all `parameters` given, or None if it is impossible or breaks a constraint."""
         found = self._fit(number, parameters)
-        return None if isinstance(found, str) else found
+        return found if isinstance(found, NewTrial) else None
 
     def observe(self, number: int, seen: Mapping[str, Any]) -> None:
         """Show the sampler an observation of another study's trial (warm_start.py) under a negative number.
@@ -260,7 +255,7 @@ class Suggester:
             good=None if self.history.bounded is None else self.history.bounded.good,
             further=0 if fixed else self._further_at_once(),
             known=self._costs.before(
-                accepts=lambda inner: not isinstance(self._judge(number, inner), _Refusal), fixed=fixed
+                accepts=lambda inner: isinstance(self._judge(number, inner), NewTrial), fixed=fixed
             ),
         )
         build = SAMPLERS.load(name)
@@ -290,20 +285,14 @@ class Suggester:
     def _seed(self, number: int, attempt: int) -> int:
         return int(stream(self.study.seed, self.dataset, number, "sampler", attempt).integers(2**32))
 
-    def _judge(self, number: int, inner: Mapping[str, Any]) -> NewTrial | _Refusal:
+    def _judge(self, number: int, inner: Mapping[str, Any]) -> NewTrial | str | None:
         text = json.dumps(inner, sort_keys=True)
         if text in self._refused:
             return self._refused[text]
         found = self._fit(number, self.dimensions.decode(inner), once=True)
-        if found is None:
-            return _Refusal(reason=None)
-        return self._refuse(text, found) if isinstance(found, str) else found
-
-    @overload
-    def _fit(self, number: int, parameters: Mapping[str, Any]) -> NewTrial | str: ...
-
-    @overload
-    def _fit(self, number: int, parameters: Mapping[str, Any], *, once: bool) -> NewTrial | str | None: ...
+        if isinstance(found, str):
+            self._refused[text] = found
+        return found
 
     def _fit(self, number: int, parameters: Mapping[str, Any], *, once: bool = False) -> NewTrial | str | None:
         """Return trial `number`, or in words why it cannot be trained; with `once`, None if it was suggested before."""
@@ -339,10 +328,6 @@ class Suggester:
         if self.study.compare is None:
             settings = settings.effective(self.facts())
         return f"{variant}\n{settings.model_dump_json()}"
-
-    def _refuse(self, text: str, reason: str) -> _Refusal:
-        self._refused[text] = _Refusal(reason=reason)
-        return self._refused[text]
 
 
 def _to_suggestion(trial: optuna.Trial, name: str, distribution: optuna.distributions.BaseDistribution) -> Any:

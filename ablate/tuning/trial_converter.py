@@ -55,13 +55,14 @@ class TrialConverter:
         inner = self.dimensions.encode({k: v for k, v in trial.config.parameters.items() if k in ranges})
         values = losses(self.study.objectives, [trial.metric(o.metric) for o in self.study.objectives])
         state, known = self._state(trial, values)
+        shown = state is Told.PRUNED and len(values) == 1 and known
         return freeze(
             number=trial.number,
             state=state,
             inner=inner,
             distributions={name: self.dimensions.distributions[name] for name in inner},
-            values=values if state is Told.COMPLETE or (state is Told.PRUNED and len(values) == 1 and known) else None,
-            intermediate={trial.epoch: values[0]} if state is Told.PRUNED and len(values) == 1 and known else None,
+            values=values if state is Told.COMPLETE or shown else None,
+            intermediate={trial.epoch: values[0]} if shown else None,
             attrs=trial.sampler_state.get("trial", {}),
             constraints=self._constraints(trial, known) if state in (Told.COMPLETE, Told.PRUNED) else None,
         )

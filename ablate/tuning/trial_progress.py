@@ -84,7 +84,6 @@ class ReportSummary:
     """One report, averaged (`means`) and by replicate, with the committed decision and the GPUs of its trial."""
 
     key: TrialKey
-    order: int
     epoch: int
     means: Mapping[str, float]
     replicates: tuple[Mapping[str, float], ...]
@@ -99,7 +98,6 @@ class ReportSummary:
         """Return the summary of a report that was just committed."""
         return ReportSummary(
             key=key,
-            order=0,
             epoch=report.epoch,
             means=means(report.metrics),
             replicates=tuple(report.metrics),
@@ -116,25 +114,19 @@ def steps(records: Iterable[ReportRecord], events: Iterable[EventRecord]) -> lis
 
     Of the events, those of drivers that started say how many GPUs their trials had.
     """
-    found = []
+    found: dict[int, ReportSummary] = {}
     gpus = {each.driver_term: each.payload.get("gpus_per_trial") for each in events if each.kind == DRIVER_STARTED}
     for (key, epoch), group in groupby(records, key=lambda r: (r.key, r.epoch)):
-        rows = list(group)
-        found.append(
-            ReportSummary(
-                key=key,
-                order=rows[0].rowid,
-                epoch=epoch,
-                means=means([row.metrics for row in rows]),
-                replicates=tuple(row.metrics for row in rows),
-                wall_seconds=rows[0].wall_seconds,
-                diverged=any(row.diverged for row in rows),
-                final=rows[0].final,
-                decision=rows[0].decision,
-                gpus=gpus.get(rows[0].driver_term) or 1.0,
-            )
+        first, *others = group
+        report = Report(
+            epoch=epoch,
+            metrics=tuple(row.metrics for row in (first, *others)),
+            wall_seconds=first.wall_seconds,
+            diverged=tuple(row.diverged for row in (first, *others)),
+            final=first.final,
         )
-    return sorted(found, key=lambda step: step.order)
+        found[first.rowid] = ReportSummary.of(key, report, first.decision, gpus.get(first.driver_term) or 1.0)
+    return [found[rowid] for rowid in sorted(found)]
 
 
 def metric_of(name: str, *, means: Mapping[str, float], size: Size | None, wall_seconds: float) -> float:

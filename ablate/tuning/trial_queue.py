@@ -21,10 +21,10 @@ class TrialQueue:
     `group_key` tells which trials can share a pack (`Trainable.group_key`); it is asked once for each trial.
     """
 
-    def __init__(self, group_key: GroupKey, trials: Iterable[TrialProgress] = ()) -> None:
+    def __init__(self, group_key: GroupKey) -> None:
         self._group_key = group_key
         self._keys: dict[TrialKey, str | None] = {}
-        self._waiting = deque(trials)
+        self._waiting = deque[TrialProgress]()
 
     def __len__(self) -> int:
         return len(self._waiting)

@@ -101,8 +101,7 @@ class TunedRows:
         for seed in self._missing(place):
             best = self._winner(place, tuning_seed_of(self.study, self._variant(place), seed))
             if best is not None:
-                first = best.number if best.config.source is None else best.config.source
-                groups.setdefault(first, (best, []))[1].append(seed)
+                groups.setdefault(best.config.first, (best, []))[1].append(seed)
         source = next((trial.number for trial in self.trained.get(place, ())), None)
         for best, seeds in groups.values():
             yield RowPart(place=place, like=best, seeds=tuple(seeds), source=source)

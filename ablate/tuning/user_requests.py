@@ -143,7 +143,7 @@ class Requests:
     def done(self, search: DatasetSearch, event: NewEvent | None) -> None:
         """Apply an answer that was just committed, if there was one."""
         if event is not None:
-            search.mark(event.kind, dict(event.payload))
+            search.mark(event.kind, event.payload)
             self.refresh(at_once=True)
 
     @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -35,7 +35,8 @@ def find_observations(study: Study, other: Mapping[str, RecordedSearch]) -> dict
         search = next(iter(other.values())) if alone else other.get(label)
         seen = (_observation(study, label, trial) for trial in search.search_trials()) if search else ()
         found[label] = [each for each in seen if each is not None]
-    taken, finished = sum(map(len, found.values())), sum(map(_finished, other.values()))
+    taken = sum(map(len, found.values()))
+    finished = sum(trial.state.finished for each in other.values() for trial in each.search_trials())
     if not taken:
         names = ", ".join(study.space.names())
         raise RequestError(
@@ -64,10 +65,6 @@ def _refuse_what_differs(study: Study, source: Study) -> None:
         )
 
 
-def _finished(search: RecordedSearch) -> int:
-    return sum(trial.state.finished for trial in search.search_trials())
-
-
 def _observation(study: Study, label: str, trial: TrialProgress) -> dict[str, Any] | None:
     """Return what a sampler is told of a trial, as JSON; None if the trial has no place in the space of `label`."""
     space, parameters = study.space_for(label), trial.config.parameters
@@ -84,14 +81,10 @@ def _observation(study: Study, label: str, trial: TrialProgress) -> dict[str, An
     if any(violation(c, trial.metric(c.metric)) > 0 for c in sized):
         return None
     objectives = [objective.metric for objective in study.objectives]
-    metrics = _finite(trial, [*objectives, *(constraint.metric for constraint in study.constraints)])
+    names = [*objectives, *(constraint.metric for constraint in study.constraints)]
+    metrics = {name: value for name in names if math.isfinite(value := trial.metric(name))}
     if not metrics.keys() >= set(objectives):
         return None
     share = trial.epoch / trial.config.epochs
     state = trial.state.value
     return {"trial": trial.number, "parameters": values, "state": state, "share": share, "metrics": metrics}
-
-
-def _finite(trial: TrialProgress, names: Iterable[str]) -> dict[str, float]:
-    found = {name: trial.metric(name) for name in names}
-    return {name: value for name, value in found.items() if math.isfinite(value)}

@@ -232,11 +232,6 @@ def test_words_that_cannot_be_split_and_numbers_with_a_form(folder: Path) -> Non
     found.close()  # type: ignore[attr-defined]
 
 
-def test_a_single_metric_has_the_name_before_its_equals_sign() -> None:
-    short = trainable_name({"command": "ls {x}", "metric": "val_acc=([0-9.]+)"})
-    assert short == trainable_name({"command": "ls {x}", "metrics": {"val_acc": "val_acc=([0-9.]+)"}})
-
-
 @pytest.mark.services
 def test_wrap_searches_a_command_and_continues_it(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     words = ["wrap", COMMAND, "x=1:4", "--metric", METRICS["val_loss"], "--minimize", "--epochs", "2"]

@@ -242,22 +242,6 @@ def test_a_function_that_keeps_nothing_begins_again(tmp_path: Path) -> None:
     assert calls == [1, 2, 1, 2, 3, 4]
 
 
-def test_a_function_that_is_stopped_runs_its_finally(tmp_path: Path) -> None:
-    ended: list[int] = []
-
-    def careful(config: Any, run: Any) -> Iterator[dict[str, float]]:
-        try:
-            for _ in run.epochs():
-                yield {"val_loss": 1.0}
-        finally:
-            ended.append(run.seed)
-
-    running = reports(trial(), of=function(careful))
-    next(running)
-    running.close()
-    assert ended == [0, 1]
-
-
 def after_yield(config: Any, run: Any) -> Iterator[dict[str, float]]:
     model = run.build(nn.Linear, 2, 2)
     run.keep(model=model)

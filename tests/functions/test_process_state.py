@@ -26,6 +26,12 @@ import torch._inductor.config  # torch imports it at the first call of use_deter
 
 from ablate.functions.process_state import ProcessState
 
+
+def differences(now: ProcessState, before: ProcessState) -> tuple[str, ...]:
+    """Return in words what of `now` is not as it was `before`."""
+    return (*map(now._words(before), now._changed(before)), *now._left_over(before))
+
+
 Change = Callable[[], Any]
 
 
@@ -142,10 +148,10 @@ def test_a_change_is_named_and_put_back(words: str, change: Change, ask: Callabl
     told = ask()
     with kept() as before:
         opened = change()
-        assert ProcessState.now().differences(before) == (words,)
+        assert differences(ProcessState.now(), before) == (words,)
         assert ask() != told or ask() is None
         assert before.put_back() == ()
-        assert ProcessState.now().differences(before) == ()
+        assert differences(ProcessState.now(), before) == ()
         assert ask() == told
     del opened  # a context manager that is closed by the garbage collector would put things back itself
 
@@ -154,7 +160,7 @@ def test_nothing_is_said_where_nothing_was_changed() -> None:
     with kept() as before:
         with torch.no_grad(), torch.autocast("cpu"), np.errstate(all="raise"), warnings.catch_warnings():
             pass
-        assert ProcessState.now().differences(before) == ()
+        assert differences(ProcessState.now(), before) == ()
         assert before.put_back() == ()
 
 
@@ -163,7 +169,7 @@ def test_a_timer_of_a_user_is_stopped_and_its_handler_removed() -> None:
     with kept() as before:
         signal.signal(signal.SIGALRM, lambda *_: None)
         signal.alarm(1000)
-        assert ProcessState.now().differences(before) == ("the handler of SIGALRM", "the alarm clock (signal.alarm)")
+        assert differences(ProcessState.now(), before) == ("the handler of SIGALRM", "the alarm clock (signal.alarm)")
         assert before.put_back() == ()
         assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
         assert signal.getsignal(signal.SIGALRM) == handler
@@ -186,17 +192,17 @@ def test_a_timer_of_a_user_is_stopped_and_its_handler_removed() -> None:
 def test_a_block_that_no_call_can_have_for_itself_is_named(words: str, block: Callable[[], Any]) -> None:
     before = ProcessState.of_turn()
     with block():
-        assert words in ProcessState.of_turn().differences(before)
+        assert words in differences(ProcessState.of_turn(), before)
         assert words in " ".join(before.put_back())
-    assert ProcessState.of_turn().differences(before) == ()
+    assert differences(ProcessState.of_turn(), before) == ()
 
 
 def test_the_default_device_is_no_function_mode_and_a_block_beside_it_is() -> None:
     with kept() as before:
         torch.set_default_device("cpu")
-        assert ProcessState.now().differences(before) == ("torch.set_default_device",)
+        assert differences(ProcessState.now(), before) == ("torch.set_default_device",)
         with torch.device("meta"):
-            assert len(ProcessState.now().differences(before)) == 2
+            assert len(differences(ProcessState.now(), before)) == 2
 
 
 def test_autocast_that_was_left_open_forgets_the_weights_that_it_has_cast() -> None:
@@ -215,7 +221,7 @@ def test_autocast_that_was_left_open_forgets_the_weights_that_it_has_cast() -> N
     found = torch.mm(torch.ones(1, 1), weight)
     assert (found.dtype, found.item()) == (torch.bfloat16, 2.0)
     block.__exit__(None, None, None)
-    assert ProcessState.of_turn().differences(outside) == ()
+    assert differences(ProcessState.of_turn(), outside) == ()
 
 
 def test_threads_and_processes_that_were_left_are_named() -> None:
@@ -233,13 +239,13 @@ def test_threads_and_processes_that_were_left_are_named() -> None:
                 "a thread that is still running ('prefetcher')",
                 f"a process that is still running ({child.pid}, sleep)",
             )
-            assert ProcessState.now().differences(before) == left
+            assert differences(ProcessState.now(), before) == left
             assert before.put_back() == left
         finally:
             child.kill()
             stop.set()
         thread.join(), monitor.join(), child.wait()
-        assert ProcessState.now().differences(before) == ()
+        assert differences(ProcessState.now(), before) == ()
 
 
 def test_a_folder_that_was_deleted_is_left_and_found_again(tmp_path: Path) -> None:
@@ -249,7 +255,7 @@ def test_a_folder_that_was_deleted_is_left_and_found_again(tmp_path: Path) -> No
         os.chdir(gone)
         gone.rmdir()
         within = ProcessState.of_turn()
-        assert within.differences(before) == ("the working directory",)
+        assert differences(within, before) == ("the working directory",)
         assert before.put_back() == ()
         assert within.put_back() == ()
         with pytest.raises(FileNotFoundError):

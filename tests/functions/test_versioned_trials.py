@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from ablate.api import load_study
+from ablate.core.code_version import CodeVersion
 from ablate.core.registry import read_task
 from ablate.core.trainable import Member
 from ablate.core.trial import TrialConfig, TrialKey
 from ablate.execution import worker
 from ablate.execution.carried_code import pack, unpack
 from ablate.execution.pack_run import Assignment
-from ablate.functions.border.guarded import processes_ended, processes_for
+from ablate.functions.border.guarded import end_processes, processes_for
 from ablate.functions.code_folder import CodeFolder
 from ablate.functions.settings import FunctionSettings
 from ablate.functions.versions import snapshot
@@ -90,7 +91,7 @@ def test_the_code_of_the_version_runs_and_no_other(repo: Path, base: str, capfd:
     commit(repo, {"src/helper.py": "VALUE = 3", "src/of_checkout.py": ""})
     checkout(version, repo / "runs" / "s" / "versions", link=["rows"])
     rest = 2.0 if base == "mine:train" else 5.0  # of a process that the function starts; the size of the linked data
-    assert losses(repo, version.trainable(base), capfd) == [(2.0, rest)]
+    assert losses(repo, CodeVersion(base=base, tree=version.tree, inside=version.inside).name, capfd) == [(2.0, rest)]
 
 
 def test_the_reference_measures_what_a_candidate_has_written(repo: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -101,7 +102,10 @@ def test_the_reference_measures_what_a_candidate_has_written(repo: Path, capfd: 
     for each in (reference, candidate):
         checkout(each, repo / "runs" / "s" / "versions", link=["rows"])
     command = f"{sys.executable} scripts/evaluate.py {{output}}"
-    name = candidate.trainable(trainable_name(COMMAND), evaluate=command, reference=reference)
+    name = CodeVersion(
+        base=trainable_name(COMMAND), tree=candidate.tree, inside=candidate.inside, evaluate=command,
+        reference=reference.tree,
+    ).name  # fmt: skip
     assert losses(repo, name, capfd) == [(40.0, 0.0)]
 
 
@@ -109,15 +113,17 @@ def test_the_process_of_another_version_is_ended(tmp_path: Path) -> None:
     one, other = (CodeFolder(root=tmp_path / name, start=tmp_path / name) for name in "ab")
     for each in (one, other):
         each.root.mkdir()
-    with processes_ended():
-        own, first = processes_for("mine:train"), processes_for("mine:train", 1, one)
-        assert processes_for("mine:train", 1, one) is first
-        second = processes_for("mine:train", 1, other)
-        assert (own.alive, first.alive, second.alive) == (True, False, True)
+    own, first = processes_for("mine:train"), processes_for("mine:train", 1, one)
+    assert processes_for("mine:train", 1, one) is first
+    second = processes_for("mine:train", 1, other)
+    alive = (own.alive, first.alive, second.alive)
+    end_processes()
+    assert alive == (True, False, True)
 
 
 def test_a_version_that_is_not_here_fails_in_one_line(repo: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    name = snapshot(repo, name="s").trainable(trainable_name(COMMAND))
+    version = snapshot(repo, name="s")
+    name = CodeVersion(base=trainable_name(COMMAND), tree=version.tree, inside=version.inside).name
     (repo / "study.yaml").write_text(STUDY.format(name=json.dumps(name)))
     _, _, err = run(capfd, "search", "study.yaml", *LOCAL)
     assert "is not on this machine" in err
@@ -134,12 +140,13 @@ def test_a_machine_of_a_cluster_trains_with_the_files_that_it_was_sent(
     sent = pack([place], every=True)
     place.rename(tmp_path / "elsewhere")
     words = f"{sys.executable} -c 'import helper; print(f\"val_loss={{{{helper.VALUE}}}}\")'"
+    base = trainable_name({"command": words, "metrics": {"val_loss": "val_loss={number}"}})
     trial = TrialConfig(
         key=TrialKey(study="s", dataset="data", number=0),
         stage="search",
         settings=FunctionSettings(epochs=1),
         task=read_task({"task": "data"}),
-        trainable=version.trainable(trainable_name({"command": words, "metrics": {"val_loss": "val_loss={number}"}})),
+        trainable=CodeVersion(base=base, tree=version.tree, inside=version.inside).name,
         seeds=(0,),
         study_seed=0,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import threading
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ from sqlalchemy import text
 from ablate.base.errors import LedgerError
 from ablate.core.trial import Decision, Report, TrialKey, TrialState
 from ablate.ledger import Ledger, NewEvent, StudyWriter
-from ablate.ledger.requests import ANSWERED, add_request, new_request
+from ablate.ledger.requests import ANSWERED, add_request
 from support.ledgers import SHAPE, SIZE, STUDY, Clock, key, new_trial, raw_connection, report_of, take
 
 CONTINUE, STOP = Decision.CONTINUE, Decision.STOP
@@ -275,7 +276,7 @@ def test_a_request_is_written_beside_the_driver_and_answered_once(ledger: Ledger
 
 def test_a_request_that_is_written_again_after_a_lost_acknowledgement_is_one(ledger: Ledger) -> None:
     with take(ledger):
-        text = new_request({"command": "stop"})
+        text = json.dumps({"command": "stop", "token": "one"})
         for _ in range(2):
             ledger._database.write(lambda connection: add_request(connection, STUDY, None, text, now=1.0))
         assert len(ledger.requests(STUDY)) == 1

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import time
-from base64 import b64decode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,9 +47,9 @@ class Page:
                 return dict(found["result"])
             self.events.append(found)
 
-    def open(self, path: Path, *, width: int = 1400, dark: bool = False, scripts: bool = True) -> None:
+    def open(self, path: Path, *, width: int = 1400, scripts: bool = True) -> None:
         """Load a file and wait until its figures are drawn, if scripts may run."""
-        scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
+        scheme = [{"name": "prefers-color-scheme", "value": "light"}]
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
         self.call("Emulation.setEmulatedMedia", features=scheme)
         self.call("Emulation.setScriptExecutionDisabled", value=not scripts)
@@ -90,11 +89,6 @@ class Page:
         sent = (event for event in self.events if event.get("method") == "Network.requestWillBeSent")
         found = [str(event["params"]["request"]["url"]) for event in sent]
         return [url for url in found if not url.startswith(("data:", "blob:"))]
-
-    def picture(self, path: Path) -> None:
-        """Write the whole page as a PNG file."""
-        found = self.call("Page.captureScreenshot", captureBeyondViewport=True, format="png")
-        path.write_bytes(b64decode(found["data"]))
 
 
 @contextmanager

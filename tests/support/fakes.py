@@ -45,15 +45,6 @@ def train(
         yield report(config, epoch)
 
 
-def noop(
-    config: TrialConfig, *, data_dir: Path | None, checkpoints: Path, device: str, attempt: int,
-    pause: Callable[[], bool],
-) -> Iterator[Report]:  # fmt: skip
-    """Yield the reports and do nothing else."""
-    for epoch in range(1, config.epochs + 1):
-        yield report(config, epoch)
-
-
 def script(home: Path, acts: Mapping[int, str]) -> None:
     """Say what the trainer does, by trial (-1 for all others).
 

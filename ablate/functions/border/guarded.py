@@ -5,8 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Unpack
@@ -58,15 +57,6 @@ def end_processes() -> None:
 
 
 atexit.register(end_processes)
-
-
-@contextmanager
-def processes_ended() -> Iterator[None]:
-    """End, after the block, the processes that run a user's code."""
-    try:
-        yield
-    finally:
-        end_processes()
 
 
 def take_notes() -> dict[str, str]:
@@ -221,7 +211,12 @@ def _asking(method: str) -> Any:
 class _Trained:
     """How a guarded trainable trains: in a pack of its process."""
 
-    name: str
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    check = _asking("check")
+    count_by_running = _asking("count_by_running")
+    list_parts = _asking("list_parts")
 
     def train(self, config: TrialConfig, **context: Unpack[TrialContext]) -> Iterator[Report]:
         """Yield the trial's reports; closing the generator stops the trial."""
@@ -252,13 +247,6 @@ class _Trained:
 class GuardedFunction(_Trained, OwnTrainable):
     """A training function of the user's; what it is called with and what it returns cross a border."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def check(self, given: Iterable[str], *, confirms: bool) -> None:
-        """Raise RegistryError if there is no such function, RequestError if it does not fit the study file."""
-        _asked(self.name, "check", tuple(given), confirms=confirms)
-
     def remarks(
         self, task: TaskConfig, facts: DatasetFacts, settings: TrainableSettings | None, data_dir: Path | None
     ) -> tuple[str, ...]:
@@ -268,28 +256,17 @@ class GuardedFunction(_Trained, OwnTrainable):
     def metrics(self, task: TaskConfig, facts: DatasetFacts) -> None:
         """Return None: only its reports tell what a function measures."""
 
-    count_by_running = _asking("count_by_running")
-    list_parts = _asking("list_parts")
     describe = _asking("describe")  # what a new study file needs to know of the function: `Described`
 
 
 class Guarded(_Trained):
     """Another trainable whose settings name a user's code: every call of it crosses the border."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def check(self, given: Iterable[str], *, confirms: bool) -> None:
-        """See `Trainable.check`."""
-        _asked(self.name, "check", tuple(given), confirms=confirms)
-
     check_data = _asking("check_data")
     find_facts = _asking("find_facts")
     remarks = _asking("remarks")
     metrics = _asking("metrics")
     measure = _asking("measure")
-    count_by_running = _asking("count_by_running")
-    list_parts = _asking("list_parts")
     estimate_seconds = _asking("estimate_seconds")
     group_key = _asking("group_key")
     measure_pack = _asking("measure_pack")

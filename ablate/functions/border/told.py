@@ -10,7 +10,7 @@ from typing import Literal
 from ablate.base import errors
 from ablate.base.errors import NO_MEMORY, AblateError, RequestError, TrialError
 from ablate.base.plain_text import storable
-from ablate.functions.blame import is_own_file, shown_place, user_line
+from ablate.functions.blame import last_place, user_line
 from ablate.functions.ranks import Ranks
 
 _FRAME = re.compile(r'^  File "(.+)", line (\d+) in ', re.M)  # as faulthandler writes it
@@ -45,6 +45,4 @@ def tell(error: BaseException) -> Told:
 
 def crash_place(output: str) -> str:
     """Return the place of a crash that the last output of a process names, as `mine.py:12: `; empty without one."""
-    found = [(file, int(line)) for file, line in _FRAME.findall(output)]
-    own = [each for each in found if is_own_file(each[0])]
-    return f"{shown_place(*own[0])}: " if own else ""
+    return last_place([(file, int(line)) for file, line in _FRAME.findall(output)][::-1])

@@ -21,35 +21,6 @@ def block(**changes: object) -> Block:
     return layer
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
-@pytest.mark.parametrize("heads", [1, 3])
-def test_block_equals_torch_encoder_layer(norm: str, heads: int) -> None:
-    own = block(mlp=HIDDEN, norm=norm, heads=heads)
-    layer = nn.TransformerEncoderLayer(
-        WIDTH, heads, HIDDEN, dropout=0.0, activation="gelu", batch_first=True, norm_first=norm == "pre"
-    ).double()
-    attention = own.attention
-    parts = (attention.query, attention.key, attention.value)
-    layer.load_state_dict(
-        {
-            "self_attn.in_proj_weight": torch.cat([part.weight.T for part in parts]),
-            "self_attn.in_proj_bias": torch.cat([part.bias for part in parts]),
-            "self_attn.out_proj.weight": attention.output.weight.T,
-            "self_attn.out_proj.bias": attention.output.bias,
-            "linear1.weight": own.mlp.hidden.weight.T,
-            "linear1.bias": own.mlp.hidden.bias,
-            "linear2.weight": own.mlp.output.weight.T,
-            "linear2.bias": own.mlp.output.bias,
-            "norm1.weight": own.attention_norm.weight,
-            "norm1.bias": own.attention_norm.bias,
-            "norm2.weight": own.mlp_norm.weight,
-            "norm2.bias": own.mlp_norm.bias,
-        }
-    )
-    x = normal(4, 5, WIDTH)
-    torch.testing.assert_close(own(x), layer.train()(x), **EXACT)
-
-
 def norm_of(z: torch.Tensor, layer: nn.Module) -> torch.Tensor:
     return F.layer_norm(z, (WIDTH,), layer.weight, layer.bias)
 

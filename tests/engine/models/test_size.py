@@ -15,70 +15,11 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from ablate.base.errors import RegistryError, RequestError
-from ablate.core.config import TaskConfig
 from ablate.engine.models import build, measure, size
 from ablate.engine.models.settings import InputShape, ModelConfig
 
 MNIST = InputShape(tokens=16, features=49, outputs=10, train_samples=60_000)
-CIFAR = InputShape(tokens=16, features=192, outputs=10, train_samples=50_000)
 WIDTH, HIDDEN = 60, 256
-
-UNCHANGED: dict[str, Any] = {}
-FOUR_HEADS: dict[str, Any] = {"heads": 4, "pool": "cls"}
-WQK: dict[str, Any] = {"similarity": "collapsed"}
-WQK_NO_MLP: dict[str, Any] = {"similarity": "collapsed", "bias": ("value", "output")}
-MINIMUM: dict[str, Any] = {"similarity": "collapsed", "value": "none", "bias": "none"}
-SYMMETRY: dict[str, Any] = {"similarity": "shared", "bias": "none", "pool": "cls"}
-SYMMETRY_4: dict[str, Any] = SYMMETRY | {"heads": 4}
-
-# Paper A, Tables 2 and 3: data set, depth, MLP width, variant, parameters derived from the paper's own rules.
-DERIVED: list[tuple[InputShape, int, int, dict[str, Any], int]] = [
-    (MNIST, 6, 256, UNCHANGED, 279_106),
-    (MNIST, 6, 256, FOUR_HEADS, 279_166),
-    (MNIST, 6, 256, WQK, 257_506),
-    (MNIST, 6, 256, MINIMUM, 212_866),
-    (MNIST, 6, 0, UNCHANGED, 92_890),
-    (MNIST, 6, 0, FOUR_HEADS, 92_950),
-    (MNIST, 6, 0, SYMMETRY, 69_910),
-    (MNIST, 6, 0, SYMMETRY_4, 69_910),
-    (MNIST, 6, 0, WQK_NO_MLP, 70_570),
-    (MNIST, 6, 0, MINIMUM, 26_650),
-    (CIFAR, 6, 256, UNCHANGED, 287_686),
-    (CIFAR, 6, 256, FOUR_HEADS, 287_746),
-    (CIFAR, 6, 256, MINIMUM, 221_446),
-    (CIFAR, 6, 0, UNCHANGED, 101_470),
-    (CIFAR, 6, 0, FOUR_HEADS, 101_530),
-    (CIFAR, 6, 0, SYMMETRY, 78_490),
-    (CIFAR, 6, 0, SYMMETRY_4, 78_490),
-    (CIFAR, 6, 0, WQK_NO_MLP, 79_150),
-    (CIFAR, 6, 0, MINIMUM, 35_230),
-    (CIFAR, 12, 256, FOUR_HEADS, 563_242),
-    (CIFAR, 12, 0, FOUR_HEADS, 190_810),
-]
-
-
-@pytest.mark.parametrize(("shape", "depth", "mlp", "variant", "params"), DERIVED)
-def test_paper_counts(shape: InputShape, depth: int, mlp: int, variant: dict[str, Any], params: int) -> None:
-    config = ModelConfig(width=WIDTH, depth=depth, mlp=mlp, **variant)
-    size = measure(config, shape)
-    assert size.params == params
-    outside = (shape.features + 1) * WIDTH + (WIDTH + 1) * shape.outputs
-    assert size.params_body == params - outside
-
-
-def test_measure_agrees_with_the_real_module() -> None:
-    config = ModelConfig(depth=2, similarity="cholesky", pair_position=7, pool="cls", position="learned")
-    module = build(config, MNIST)
-    assert measure(config, MNIST).params == sum(p.numel() for p in module.parameters())
-
-
-def test_overdetermination_of_table_2() -> None:
-    """Eq. 12: Q = K M / P, 2.15 for the unchanged network and 22.51 for the minimum."""
-    unchanged, minimum = ModelConfig(), ModelConfig(mlp=0, **MINIMUM)
-    task = TaskConfig(task="mnist")
-    for config, q in ((unchanged, 2.15), (minimum, 22.51)):
-        assert MNIST.overdetermination(measure(config, MNIST), task, "paper") == pytest.approx(q, abs=0.005)
-
 
 N2, TRIANGLE = WIDTH**2, WIDTH * (WIDTH + 1) // 2
 

@@ -4,7 +4,6 @@ import math
 
 import moocore
 import numpy as np
-import polars as pl
 import pytest
 
 from ablate.core.objectives import nondominated
@@ -165,11 +164,3 @@ def test_front_of_ten_thousand_trials_agrees_with_a_sweep():
             best = top
             swept |= set(np.flatnonzero((params == size) & (accuracy == top)).tolist())
     assert found == swept
-
-
-def test_front_does_not_change_the_table():
-    table = trials_of([trial_row("digits", i, params=100 + i, val_accuracy=0.1 * i) for i in range(5)])
-    before = table.clone()
-    front(table, (ACCURACY, PARAMS))
-    assert table.equals(before)
-    assert isinstance(table, pl.DataFrame)

@@ -128,14 +128,6 @@ def _values(spec):
 
 
 @pytest.mark.services
-def test_report_is_the_same_when_rebuilt(written, tmp_path):
-    study, trials, reports, path = written
-    again = write_report(Results(study, trials, reports), tmp_path)
-    for name in ("front.csv", "trials.csv", "fits.csv", "front-digits.png"):
-        assert (again.parent / name).read_bytes() == (path.parent / name).read_bytes()
-
-
-@pytest.mark.services
 def test_each_network_of_the_front_is_one_point_of_the_fit(written):
     _, _, _, path = written
     networks = pl.read_csv(path.parent / "front.csv").group_by("dataset").agg(pl.len(), pl.col("replicates").sum())
