@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,9 +114,10 @@ def ours(trials: int, *, executor: str, tracker: str, pack: PackSize | None = No
             if pack is not None:
                 asked = {"measure": trainable.measure, "facts_of": facts.__getitem__, "group_key": group_key}
             search = Search(study, writer, ledger, **asked)
-            with sync_periodically(shown.sync):
+            with ExitStack() as ending:
+                ending.callback(end_processes)
+                ending.enter_context(sync_periodically(shown.sync))
                 runs.run(search, on_event=lambda: None)
-            end_processes()
             shown.close()
             seconds = time.perf_counter() - started
             ended = [t.finished_at for t in ledger.trials(study.name) if t.finished_at is not None]

@@ -213,7 +213,7 @@ def doctor(
             return now
 
         pause = _show_pause if not as_json else lambda *_: None
-        found = look_until(look, lambda seen: not _faulty(seen), pause, seconds=wait)
+        found = look_until(look, is_sound, pause, seconds=wait)
     if as_json:
         print_json([asdict(each) for each in found])
     if faulty := _faulty(found):
@@ -232,6 +232,11 @@ def _show(finding: Examination, *, clock: bool = False) -> Examination:
 def _show_pause(found: Sequence[Examination], seconds: float) -> None:
     line = f"{_now()}{_faulty(found)} failed the check. Checking again in {seconds:.0f} s."
     console.say(line)
+
+
+def is_sound(found: Sequence[Examination]) -> bool:
+    """Return whether nothing that a study needs is at fault."""
+    return not _faulty(found)
 
 
 def _faulty(found: Sequence[Examination]) -> str:

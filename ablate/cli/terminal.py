@@ -17,11 +17,11 @@ from ablate.base.plain_text import finite, printable
 class Terminal(Console):
     """A rich console that shows all text by `printable`: names and errors in a ledger come from anybody.
 
-    Text is never markup, so a folder `exp[red]` is shown as it is called.
+    Text is never markup, so the folders `exp[red]` and `a:fire:` are shown as they are called.
     """
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(**{"markup": False, **settings})
+        super().__init__(**{"markup": False, "emoji": False, **settings})
 
     def render_str(self, text: str, **settings: Any) -> Text:
         """Return `text` as a rich Text; measured here too, so that a table's columns fit what they show."""

@@ -8,6 +8,7 @@ with collecting_rarely():  # otherwise garbage collection takes a fifth of the t
     import logging
     import threading
     from collections.abc import Mapping, Sequence
+    from contextlib import nullcontext, suppress
     from dataclasses import replace
     from typing import Any, TextIO
 
@@ -35,12 +36,14 @@ class Warnings(logging.StreamHandler[TextIO]):
 
     def emit(self, record: logging.LogRecord) -> None:
         super().emit(record)
-        if not hasattr(record, "progress"):
-            self._lines.append(record.getMessage())
+        with suppress(Exception):  # a record without a text, which the line above has said
+            if not hasattr(record, "progress"):
+                self._lines.append(record.getMessage())
 
     def taken(self) -> dict[str, str]:
         """Return the lines since the last call, each as its own subject."""
-        lines, self._lines = self._lines, []
+        with self.lock or nullcontext():  # another thread may log now
+            lines, self._lines = self._lines, []
         return {line: line for line in lines}
 
 
@@ -57,7 +60,6 @@ class TrialActor:
         threading.Thread(target=watch, args=(config[PAUSE], self._pause), name="pause", daemon=True).start()
         self._run: PackRun | None = None
         self._warnings = Warnings()
-        logging.getLogger("ablate").addHandler(self._warnings)
         self._take(config)
 
     def reset(self, new_config: Mapping[str, Any], storage: object = None) -> bool:
@@ -80,6 +82,7 @@ class TrialActor:
         """Release files and device memory."""
         if self._run is not None:
             self._run.close()
+        logging.getLogger("ablate").removeHandler(self._warnings)
 
     def get_auto_filled_metrics(self, debug_metrics_only: bool = False) -> dict[str, Any]:
         """Return nothing: Tune asks for what it would show of a trial before its first result."""
@@ -87,6 +90,7 @@ class TrialActor:
 
     def _take(self, config: Mapping[str, Any]) -> None:
         self.stop()
+        logging.getLogger("ablate").addHandler(self._warnings)
         assignment: Assignment = config[ASSIGNMENT]
         if assignment.code is not None:
             content: Any = ray.get(assignment.code)

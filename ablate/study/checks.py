@@ -202,7 +202,7 @@ def _combination_faults(study: Study, dataset: str) -> Iterator[Fault]:
     for values in itertools.islice(axes.grid(), COMBINATIONS_CHECKED):
         try:
             study.settings_of(dataset, values)
-        except ValidationError as error:
+        except ValueError as error:
             for reason in _reasons(error):
                 if reason not in seen:
                     seen.add(reason)
@@ -216,7 +216,9 @@ def architectures(study: Study, space: Space) -> Space:
     return Space(ranges={name: spec for name, spec in finite.items() if spec.when.keys() <= finite.keys()})
 
 
-def _reasons(error: ValidationError) -> list[str]:
+def _reasons(error: ValueError) -> list[str]:
+    if not isinstance(error, ValidationError):  # of `nested`
+        return [str(error)]
     found = []
     for item in error.errors():
         place = ".".join(map(str, item["loc"][1:]))  # without the section

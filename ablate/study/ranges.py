@@ -149,13 +149,19 @@ def is_range(value: Any) -> bool:
 
 
 def nested(flat: Mapping[str, Any], *, once: bool = False) -> dict[str, Any]:
-    """Return settings from dotted names as nested dictionaries; with `once`, raise ValueError for one given twice."""
+    """Return settings from dotted names as nested dictionaries.
+
+    Raises ValueError for a setting inside of a value, and with `once` for one that is given twice.
+    """
     tree: dict[str, Any] = {}
     for name, value in flat.items():
         *path, last = str(name).split(".")
         branch = tree
         for step in path:
-            branch[step] = dict(branch.get(step) or {})  # a copy: a value of the study file must not change
+            above = branch.get(step, {})
+            if not isinstance(above, Mapping | None):
+                raise ValueError(f"{name} is given, but {step} is {above!r}")
+            branch[step] = dict(above or {})  # a copy: a value of the study file must not change
             branch = branch[step]
         if once and last in branch:
             raise ValueError(f"{name} is given twice")

@@ -300,7 +300,7 @@ class Study(Sectioned):
     def settings_of(self, dataset: str, parameters: Mapping[str, Any]) -> TrainableSettings:
         """Return the complete settings of one trial, with the study's scale applied.
 
-        Raises pydantic's ValidationError if the combination is impossible.
+        Raises ValueError (pydantic's ValidationError) if the combination is impossible.
         """
         chosen = self.fixed(dataset)
         for row in self.rows:

@@ -80,7 +80,7 @@ class DatasetSearch(RecordedSearch):
         if kind in (RETRIED, RESUMED):
             setback = (kind, payload.get("epoch"))  # older events have no epoch: they count at every epoch
             self.setbacks.setdefault(payload["trial"], []).append(setback)
-        elif kind == ANSWERED and "start" in payload:
+        elif kind == ANSWERED and payload.get("start") is not None:
             self.started.add(payload["start"])
         elif kind == ANSWERED and payload.get("command") == RETRY and "refused" not in payload:
             self.setbacks.pop(payload.get("trial", -1), None)

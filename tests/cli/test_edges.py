@@ -100,7 +100,7 @@ def test_other_names_are_refused_in_the_study_file(metric: str, capfd: Any) -> N
 
 
 def test_a_runs_folder_with_brackets_is_a_folder_like_others(capfd: Any) -> None:
-    runs = "exp[red]a[/b]a*b"
+    runs = "exp[red]a[/b]a*b:fire:"
     assert searched(capfd, "edge_folders", "{'val_error': lr}", runs)[0] == 0
     for words in (["report"], ["status"], *([["export", form] for form in ("csv", "csv", "parquet", "parquet")])):
         code, _, err = run(capfd, *words, "edges", "--runs-dir", runs)

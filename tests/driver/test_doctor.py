@@ -11,6 +11,7 @@ import pytest
 
 import ablate.base.files
 from ablate.base.errors import CheckpointDownError
+from ablate.cli.cluster import is_sound
 from ablate.driver import run as drive
 from ablate.driver.doctor import Examination, examine, look_until
 from ablate.driver.options import RunOptions
@@ -170,10 +171,6 @@ def test_a_role_that_may_not_make_tables_is_found_with_what_it_lacks(
         owner.execute(f"DROP ROLE {name}")
 
 
-def _is_sound(found: list[Examination]) -> bool:
-    return all(each.good for each in found if each.needed)
-
-
 def test_the_doctor_looks_again_with_growing_pauses_until_the_last_moment() -> None:
     now, slept, told = [100.0], [], []
 
@@ -183,7 +180,7 @@ def test_the_doctor_looks_again_with_growing_pauses_until_the_last_moment() -> N
 
     bad = [Examination(what="ledger", good=False, seen="no")]
     found = look_until(
-        lambda: bad, _is_sound, lambda _, pause: told.append(pause), seconds=100.0, clock=lambda: now[0], sleep=sleep
+        lambda: bad, is_sound, lambda _, pause: told.append(pause), seconds=100.0, clock=lambda: now[0], sleep=sleep
     )
     assert found == bad
     assert slept == told == [5, 10, 20, 40, 25], "the last look is when the time is over"
@@ -197,6 +194,6 @@ def test_the_doctor_ends_as_soon_as_nothing_that_is_needed_is_at_fault() -> None
         tracking = Examination(what="tracking", good=False, seen="away", needed=False)
         return [tracking, Examination(what="ledger", good=next(looks), seen="")]
 
-    found = look_until(look, _is_sound, lambda *_: None, seconds=600.0, sleep=slept.append)
+    found = look_until(look, is_sound, lambda *_: None, seconds=600.0, sleep=slept.append)
     assert [each.good for each in found] == [False, True]
     assert slept == [5, 10]

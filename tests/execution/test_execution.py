@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import signal
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import pytest
 import ray
 
 from ablate.base.errors import ResourceError, StaleDriverError
-from ablate.execution import Executor, LocalExecutor, RayExecutor
+from ablate.execution import Executor, LocalExecutor, RayExecutor, worker
 from ablate.ledger import Ledger
 from support import fakes, witness
 from support.processes import have_ended
@@ -116,6 +117,14 @@ def test_what_a_worker_logs_as_a_warning_reaches_the_driver_once(
     with witness.searching(tmp_path, 4) as search:
         executor("ray", tmp_path).run(search, on_event=lambda: None)
     assert [line for line in caplog.messages if "wheels" in line] == ["the wheels are loose"]
+
+
+def test_a_worker_hands_each_warning_over_once_and_none_ends_a_trial() -> None:
+    kept = worker.Warnings()
+    for number in (3, "none"):
+        kept.handle(logging.LogRecord("ablate", logging.WARNING, __file__, 1, "%d wheels", (number,), None))
+    assert kept.taken() == {"3 wheels": "3 wheels"}
+    assert kept.taken() == {}
 
 
 @BOTH

@@ -113,12 +113,13 @@ def test_the_process_of_another_version_is_ended(tmp_path: Path) -> None:
     one, other = (CodeFolder(root=tmp_path / name, start=tmp_path / name) for name in "ab")
     for each in (one, other):
         each.root.mkdir()
-    own, first = processes_for("mine:train"), processes_for("mine:train", 1, one)
-    assert processes_for("mine:train", 1, one) is first
-    second = processes_for("mine:train", 1, other)
-    alive = (own.alive, first.alive, second.alive)
-    end_processes()
-    assert alive == (True, False, True)
+    try:
+        own, first = processes_for("mine:train"), processes_for("mine:train", 1, one)
+        assert processes_for("mine:train", 1, one) is first
+        second = processes_for("mine:train", 1, other)
+        assert (own.alive, first.alive, second.alive) == (True, False, True)
+    finally:
+        end_processes()
 
 
 def test_a_version_that_is_not_here_fails_in_one_line(repo: Path, capfd: pytest.CaptureFixture[str]) -> None:

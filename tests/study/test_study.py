@@ -253,3 +253,12 @@ def test_a_margin_is_a_loss_of_the_quality_and_does_not_change_the_fingerprint()
 def test_a_margin_that_cannot_be_meant_is_refused(margin: str, said: str) -> None:
     found = " ".join(faults(GOOD + f"confirm: {{margin: {margin}}}\n"))
     assert said in found
+
+
+@pytest.mark.parametrize("value", ["0", "false", "5", "x", "[1]"])
+def test_a_setting_inside_of_a_value_is_refused_in_one_line(value: str) -> None:
+    rest = "settings: [{datasets: [data], config: {a: {b: 3}}}]\nobjectives: [{metric: val_loss, direction: minimize}]"
+    with pytest.raises(StudyFileError, match=r"impossible: config\.a\.b is given, but a is "):
+        parse_study(f"study: s\ntrainable: mine:train\nconfig: {{a: {value}}}\n{rest}", "study.yaml")
+    study = parse_study(f"study: s\ntrainable: mine:train\nconfig: {{a: {{c: 1}}}}\n{rest}", "study.yaml")
+    assert study.settings_of("data", {}).model_dump()["config"]["a"] == {"c": 1, "b": 3}

@@ -1,4 +1,4 @@
-"""Blocks and stacks against torch's encoder layer and paper A's equations."""
+"""Blocks and stacks against paper A's equations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ablate.engine.models.block import Block
 from support.model_cases import SHAPE, config, filled, model, normal
 
 EXACT = {"rtol": 0.0, "atol": 1e-12}
-WIDTH, HIDDEN = 12, 10
+WIDTH = 12
 
 
 def block(**changes: object) -> Block:

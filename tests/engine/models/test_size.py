@@ -1,4 +1,4 @@
-"""Sizes: paper A's 21 derived counts on built modules, weights per axis, FLOPs in closed form, nothing allocated."""
+"""Sizes: weights per axis, FLOPs in closed form, nothing allocated."""
 
 from __future__ import annotations
 
