@@ -159,3 +159,11 @@ def test_a_further_seed_that_diverges_makes_its_cell_say_so(tmp_path: Path) -> N
     assert (row["n"], row["diverged"], row["failed"]) == (5, 2, 2)
     assert math.isnan(row["ours"])
     assert not math.isnan(table.filter(pl.col("variant") == "narrow")["ours"].item())
+
+
+def test_a_front_of_costs_alone_has_a_time_for_each_seed(tmp_path: Path) -> None:
+    costs = "objectives: [{metric: wall_seconds, direction: minimize}, {metric: params, direction: minimize}]\n"
+    run(SEARCH + costs, tmp_path)
+    fronts = front_table(Results(parse_study(SEARCH + costs), *tables(tmp_path)))
+    assert set(fronts["replicates"]) == {3}
+    assert fronts["wall_seconds"].to_list() == [3.0] * fronts.height

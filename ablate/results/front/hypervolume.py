@@ -78,7 +78,7 @@ def dominated_volume(values: NDArray[np.float64], objectives: Sequence[Objective
         return math.nan
     scaled = np.array([losses(objectives, row) for row in values.tolist()])
     corner = np.array(losses(objectives, reference))
-    return float(moocore.hypervolume(scaled, ref=corner))
+    return float(moocore.hypervolume(scaled[~np.isnan(scaled).any(axis=1)], ref=corner))  # it does not end with NaN
 
 
 def reference_point(table: pl.DataFrame, objectives: Sequence[Objective]) -> tuple[dict[str, float], tuple[str, ...]]:

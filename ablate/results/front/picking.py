@@ -102,7 +102,8 @@ def choose(results: Results, dataset: str, asked: Sequence[Bound]) -> Choice | N
     row = rows.row(best, named=True)
     shown = dict.fromkeys([*(metric_at(o.metric, stage) for o in objectives), *(b.metric for b in bounds)])
     last = last_reports(found.reports)
-    seeds = {metric: seed_values(last, row, metric) for metric in shown}
+    none = last.clear()  # costs are of the whole trial
+    seeds = {metric: seed_values(none if metric in COST_METRICS else last, row, metric) for metric in shown}
     return Choice(
         dataset=dataset,
         row=row,

@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from ablate.base.plain_text import finite, settings_text
-from ablate.core.objectives import COST_METRICS, SIZE_COLUMNS, quality_objective
+from ablate.core.objectives import SIZE_COLUMNS, quality_objective
 from ablate.results.fits.fits import FORMS, CurveFit
 from ablate.results.front.assessment import Assessment, assessments
 from ablate.results.front.front import front, metric_at
@@ -78,7 +78,7 @@ def replicate_values(last: pl.DataFrame, dataset: str, trial: int, metric: str) 
 def seed_values(last: pl.DataFrame, row: Mapping[str, Any], metric: str) -> list[float]:
     """Return a metric's value of each seed in a trial's last report, or the row's value if no report has it."""
     value = row.get(metric)
-    own = [] if metric in COST_METRICS else replicate_values(last, row["dataset"], row["trial"], metric)
+    own = replicate_values(last, row["dataset"], row["trial"], metric)
     return own or [math.nan if value is None else float(value)]
 
 

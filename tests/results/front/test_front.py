@@ -115,6 +115,16 @@ def test_volume_in_three_dimensions_is_inclusion_and_exclusion_of_boxes(count):
     assert dominated_volume(values, objectives, [1.2] * 3) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_a_point_with_a_missing_number_adds_no_volume(count):
+    objectives = [LOSS] * count
+    values = np.random.default_rng(count).uniform(size=(6, count))
+    lacking = values.copy()
+    lacking[2, 0] = np.nan
+    expected = dominated_volume(np.delete(values, 2, axis=0), objectives, [1.0] * count)
+    assert dominated_volume(lacking, objectives, [1.0] * count) == expected
+
+
 def test_derived_reference_lies_a_tenth_of_the_range_beyond_the_worst_complete_trial():
     accuracy = Objective(metric="val_accuracy", direction="maximize")
     params = Objective(metric="params", direction="minimize", log=True)
