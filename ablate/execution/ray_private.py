@@ -42,7 +42,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -190,7 +190,7 @@ def kill_workers(controller: Any) -> None:
     controller._tune_controller._actor_manager.cleanup()
 
 
-def raylet_silenced() -> Any:
+def raylet_silenced() -> AbstractContextManager[None]:
     """Discard what the raylet prints into the driver's output; ablate reports a dead worker itself."""
     return _replaced(ray_logging.stdout_deduplicator, skip_re=re.compile(""))
 

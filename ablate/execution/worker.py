@@ -8,7 +8,7 @@ with collecting_rarely():  # otherwise garbage collection takes a fifth of the t
     import logging
     import threading
     from collections.abc import Mapping, Sequence
-    from contextlib import nullcontext, suppress
+    from contextlib import nullcontext
     from dataclasses import replace
     from typing import Any, TextIO
 
@@ -34,11 +34,12 @@ class Warnings(logging.StreamHandler[TextIO]):
         self.setLevel(logging.WARNING)
         self._lines: list[str] = []
 
-    def emit(self, record: logging.LogRecord) -> None:
-        super().emit(record)
-        with suppress(Exception):  # a record without a text, which the line above has said
-            if not hasattr(record, "progress"):
-                self._lines.append(record.getMessage())
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line for the log, and keep its message unless it is about progress."""
+        line = super().format(record)
+        if not hasattr(record, "progress"):
+            self._lines.append(record.message)
+        return line
 
     def taken(self) -> dict[str, str]:
         """Return the lines since the last call, each as its own subject."""

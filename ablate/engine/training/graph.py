@@ -141,7 +141,7 @@ class GraphedStep:
             ordinary = None if self._proved else self._tried(self._run)
             if ordinary is not None and self._compiles:
                 self._compile(ordinary)
-            gc.collect()  # a weight's gradient node of an earlier step, kept in a cycle, belongs to a stream that waits
+            gc.collect()  # compiling leaves gradient nodes of earlier steps in cycles, and with these a recording fails
             self._recording = self._record(self._run)
             if ordinary is not None:
                 self._compare(ordinary, self._tried(self._recording.replay))
