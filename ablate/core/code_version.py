@@ -60,7 +60,7 @@ class CodeVersion(BaseModel):
     @staticmethod
     def of(name: str) -> CodeVersion | None:
         """Return the code version that a name stands for, None for any other trainable."""
-        if not name.startswith(CODE_PREFIX):
+        if not name.startswith(CODE_PREFIX + "{"):  # no module called code
             return None
         return CodeVersion.model_validate_json(name.removeprefix(CODE_PREFIX))
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from ablate.base.errors import AblateError, RegistryError, did_you_mean
 from ablate.base.redaction import error_text
-from ablate.core.code_version import base_trainable
+from ablate.core.code_version import CODE_PREFIX, base_trainable
 from ablate.core.config import TaskConfig, TrainableSettings
 
 IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -66,11 +66,17 @@ class Registry:
         except AttributeError:
             known = [n for n in vars(module) if not n.startswith("_")]
             raise RegistryError(
-                f"{self.kind} {name!r}: {module_name!r} has no {attribute!r}. {did_you_mean(attribute, known)}"
+                f"{self.kind} {name!r}: {module_name!r} ({_place(module)}) has no {attribute!r}."
+                f" {did_you_mean(attribute, known)}"
             ) from None
         if not callable(part):
             raise RegistryError(f"{self.kind} {name!r} is not callable: {part!r}")
         return part  # type: ignore[no-any-return]
+
+
+def _place(module: ModuleType) -> str:
+    """Return the file of a module: another one of the same name may have been found first."""
+    return getattr(module, "__file__", None) or "built into Python"
 
 
 def _reason(error: Exception | SystemExit) -> str:
@@ -259,6 +265,8 @@ def trainable_kind(trainable: str) -> str:
     A code version is what its base is. Raises RegistryError if the name is neither registered nor an import path or a
     command.
     """
+    if IMPORT_PATH.fullmatch(trainable) and trainable.startswith((CODE_PREFIX, COMMAND_PREFIX)):
+        raise RegistryError(f"trainable {trainable!r}: give the module another name: `code` and `command` are taken")
     trainable = base_trainable(trainable)
     TRAINABLES.check(trainable)
     if trainable in TRAINABLES.names():

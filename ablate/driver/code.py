@@ -6,22 +6,19 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 from ablate.base.errors import RequestError
-from ablate.core.registry import COMMAND_PREFIX, TRAINABLES, import_paths
+from ablate.core.registry import TRAINABLES, import_paths
 from ablate.core.trainable import Trainable, load_trainable
 from ablate.functions.border.guarded import Guarded
-from ablate.functions.command_words import split
-from ablate.studies.code import user_code
+from ablate.studies.code import command_words, user_code
 from ablate.study import Study
-from ablate.study.sections import Command
 
 
 def refuse_local_code(study: Study) -> None:
     """Raise RequestError if a study that a cluster is to run needs code of this machine that no package holds."""
     installed = packages_distributions()
     local = [place for place in user_code(study) if place.stem not in installed]
-    if study.trainable.startswith(COMMAND_PREFIX):
-        words = split(Command.model_validate_json(study.trainable.removeprefix(COMMAND_PREFIX)).command)
-        local += [Path(word) for word in words if not Path(word).is_absolute() and Path(word).is_file()]
+    words = command_words(study.trainable)
+    local += [Path(word) for word in words if not Path(word).is_absolute() and Path(word).is_file()]
     if local:
         raise RequestError(
             f"the study needs {', '.join(map(str, local))}, which is on this machine alone: a cluster runs what its"

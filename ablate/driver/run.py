@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -134,7 +134,7 @@ def _search(study: Study, text: str, options: RunOptions, console: Console, tell
                 facts_of=facts.__getitem__,
                 group_key=lambda config: trainable.group_key(config, facts[config.key.dataset]),
                 discard=partial(_discard, root),
-                prepare=checkouts(ledger, study, options),
+                prepare=_preparing(ledger, study, options, files),
                 keep_going=options.keep_going,
                 gpus_per_trial=options.gpus_per_trial,
                 only=options.variants or (),
@@ -152,6 +152,23 @@ def _search(study: Study, text: str, options: RunOptions, console: Console, tell
         _refuse_empty(ledger, study)
         refuse_failed_rows(study, snapshot, report, only=options.variants)
     return FinishedStudy(study=study, home=home, report=report)
+
+
+def _preparing(ledger: Ledger, study: Study, options: RunOptions, files: Mapping[str, str]) -> Callable[[str], None]:
+    """Return what is called before a trial begins: it makes worktrees, and raises CodeDownError if code was edited.
+
+    Workers of a cluster have a copy of the code as it was.
+    """
+    make = checkouts(ledger, study, options)
+    if options.address or not files or "code" in opening(ledger, study):
+        return make
+    look = own.watching(study, files)
+
+    def prepare(trainable: str) -> None:
+        look()
+        make(trainable)
+
+    return prepare
 
 
 def _refuse_other(study: Study, text: str, options: RunOptions) -> None:

@@ -13,17 +13,16 @@ from typing import Any
 
 from ablate.base.errors import CodeDownError, RequestError
 from ablate.core.code_version import SHORT, VERSIONS, Code, CodeVersion
-from ablate.core.registry import COMMAND_PREFIX, TRAINABLES
+from ablate.core.registry import TRAINABLES
 from ablate.driver.options import RunOptions
-from ablate.functions.command_words import split
 from ablate.functions.git import common_folder, git_names
 from ablate.functions.versions import Version, environment, refuse_guarded, snapshot
 from ablate.functions.worktrees import checkout, refuse_unmakeable, remove
 from ablate.ledger import EventRecord, Ledger, StudyWriter
 from ablate.ledger.requests import ENVIRONMENT, OPENED
 from ablate.studies.campaign import LedgerCampaign
+from ablate.studies.code import command_words
 from ablate.study import Study
-from ablate.study.sections import Command
 
 NAMED = 5  # packages in a message
 logger = logging.getLogger("ablate")
@@ -145,9 +144,7 @@ def opening(ledger: Ledger, study: Study) -> Mapping[str, Any]:
 
 def _script_folders(trainable: str) -> list[str]:
     """Return the folders of the Python files that a command names, relative to the folder of the study."""
-    if not trainable.startswith(COMMAND_PREFIX):
-        return []
-    words = split(Command.model_validate_json(trainable.removeprefix(COMMAND_PREFIX)).command)
+    words = command_words(trainable)
     return [os.path.dirname(word) for word in words if word.endswith(".py") and not os.path.isabs(word)]
 
 

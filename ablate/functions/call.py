@@ -6,6 +6,7 @@ import contextvars
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from copy import deepcopy
 from pathlib import Path
 from traceback import walk_tb
 from types import GeneratorType
@@ -97,7 +98,7 @@ class Call:
 
     def _tested(self) -> tuple[Tested, ...]:
         try:
-            return self._checked(self._function.tested(self.run, dict(self._config)), checked_test)
+            return self._checked(self._function.tested(self.run, deepcopy(dict(self._config))), checked_test)
         except BaseException as error:
             raise self._translated(error) from error
 
@@ -122,7 +123,7 @@ class Call:
 
     def _body(self) -> None:
         """Call the function and hand over what it yields or returns."""
-        begun = self._function.train(dict(self._config), self.run)
+        begun = self._function.train(deepcopy(dict(self._config)), self.run)
         if isinstance(begun, GeneratorType):
             try:
                 for reported in begun:

@@ -18,11 +18,12 @@ LONGEST_LINE = 2**16  # characters that are kept of a longer line: its end
 SHOWN = 200  # characters of a line that an error shows
 _NEAR = 40  # characters before a match in which a number that it is part of begins
 
-_EXPONENT = r"(?:[eE](?:[-+]?\d+|(?![A-Za-z])))?"
+_EXPONENT = r"(?:[eE](?:[-+]?\d+|(?![A-Za-z]))|[dD][-+]\d+)?"  # Fortran's is a D
 _FRACTION = r"(?:\.(?:\d+|(?=[eE][-+]?\d)))?"
 _SIGN = r"(?:(?<![\w)\]%])[-+])?"
-_WHOLE_NUMBER = re.compile(rf"{_SIGN}(?:\d[\d_]*{_FRACTION}|\.\d+){_EXPONENT}")
-_WITH_COMMAS = re.compile(rf"{_SIGN}(?:\d[\d_]*(?:,\d+)*{_FRACTION}|\.\d+){_EXPONENT}")  # 1,234.5
+_WHOLE_NUMBER = re.compile(rf"0[xX][0-9a-fA-F]+|{_SIGN}(?:\d[\d_]*{_FRACTION}|\.\d+){_EXPONENT}")
+_WITH_COMMAS = re.compile(rf"0[xX][0-9a-fA-F]+|{_SIGN}(?:\d[\d_]*(?:,\d+)*{_FRACTION}|\.\d+){_EXPONENT}")  # 1,234.5
+_UNIT = re.compile(r"[kKMGBT](?![A-Za-z])")  # 1.5k, 12M
 _LITERAL = re.compile(r"[^\\.^$*+?{}\[\]|()]{3,}")
 
 
@@ -73,7 +74,8 @@ class NumberReader:
 
     def __init__(self, name: str, given: MetricPattern) -> None:
         self.name, self._scale = name, given.scale
-        self._pattern = compile_pattern(given.pattern)
+        own = "" if not given.pattern.startswith(name) else r"(?<!\w)"  # val_x is not the end of best_val_x
+        self._pattern = re.compile(own + compile_pattern(given.pattern).pattern)
         commas = "," in given.pattern  # the pattern itself says what stands at a comma
         self._token = _WHOLE_NUMBER if commas else _WITH_COMMAS
         whole = NUMBER_PLACEHOLDER in given.pattern
@@ -99,6 +101,11 @@ class NumberReader:
                 raise TrialError(
                     f"the pattern of {self.name} took {text} of {token[0]!r} in {_shown(line)!r}: {self._advice}"
                 )
+        if (unit := _UNIT.match(line, end)) and unit.end() > found.end():
+            raise TrialError(
+                f"the pattern of {self.name} took {text} of {text + unit[0]!r} in {_shown(line)!r}: write {unit[0]}"
+                " behind the number in the pattern too, and `scale:`"
+            )
         try:
             return float(text) * self._scale
         except ValueError:

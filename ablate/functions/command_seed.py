@@ -16,7 +16,7 @@ from ablate.functions.command_output import LostReportError, NumberReader, Repor
 from ablate.functions.command_process import Running, end_leftovers
 from ablate.functions.command_record import Record, empty, read_record, write_record
 from ablate.functions.command_words import line_of, placeholders, words_of
-from ablate.functions.launchers import own_environment
+from ablate.functions.launchers import FIXED, own_environment
 from ablate.functions.metrics import check_sizes
 from ablate.functions.output import OutputLog, seed_folder
 from ablate.functions.settings import FunctionSettings
@@ -106,7 +106,7 @@ class SeedRun:
 
     def _environment(self) -> dict[str, str]:
         told = {f"ABLATE_{name.upper()}": str(self._values[name]) for name in ("folder", "trial", "seed")}
-        return own_environment(os.environ) | told
+        return FIXED | own_environment(os.environ) | told
 
     @property
     def printed(self) -> int:

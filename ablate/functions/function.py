@@ -6,7 +6,7 @@ import ast
 import inspect
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -39,8 +39,9 @@ class Function:
     def of(name: str) -> Function:
         """Return the function at the import path `name`; raise RegistryError if it is not there."""
         train = OWN_FUNCTIONS.load(name)
-        beside = getattr(sys.modules[train.__module__], TEST, None) if hasattr(train, "__module__") else None
-        return Function(name=name, train=train, test=beside if callable(beside) else None)
+        places = (name.partition(":")[0], getattr(train, "__module__", None))
+        beside = (getattr(sys.modules.get(str(place)), TEST, None) for place in places)
+        return Function(name=name, train=train, test=next(filter(callable, beside), None))
 
     @property
     def reports_epochs(self) -> bool:
@@ -68,7 +69,9 @@ class Function:
         function reads it by constant names.
         """
         self._check_signature(self.train, TRAIN_PARAMETERS)
-        if self.test is not None:
+        if inspect.iscoroutinefunction(self.train) or inspect.isasyncgenfunction(self.train):
+            raise RequestError(f"trainable {self.name!r} is an `async def`: write `def`, and asyncio.run(...) inside")
+        if confirms and self.test is not None:
             self._check_signature(self.test, TEST_PARAMETERS)
         names = set(given)
         if self.reports_epochs and "epochs" not in names:
@@ -205,9 +208,19 @@ def _changes(defined: ast.FunctionDef, config: str) -> bool:
             return True
         if isinstance(node, ast.Subscript) and _is(node.value, config) and not isinstance(node.ctx, ast.Load):
             return True
+        if isinstance(node, ast.Attribute) and node.attr in ("setdefault", "update") and _is(node.value, config):
+            return True
+        if isinstance(node, ast.arg) and node.arg == config and node not in defined.args.args:  # of an inner function
+            return True
+        if isinstance(node, ast.Try) and node.handlers and any(_is(each, config) for each in _inner(node.body)):
+            return True
         if isinstance(node, ast.Compare) and any(_is(each, config) for each in node.comparators):
             return True
     return False
+
+
+def _inner(body: list[ast.stmt]) -> Iterator[ast.expr]:
+    return (node for statement in body for node in ast.walk(statement) if isinstance(node, ast.expr))
 
 
 def _got(node: ast.AST, config: str) -> str | None:

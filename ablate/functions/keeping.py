@@ -8,13 +8,13 @@ import tempfile
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from copy import deepcopy
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 from ablate.base.errors import TrialError
 from ablate.functions.state import Holder, Value
@@ -106,6 +106,8 @@ def encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
         return {kind: pairs}
     if isinstance(value, list | tuple | set | deque) and kind in _SEQUENCES:
         items = [encode(item, f"{path}.{i}", tensors) for i, item in enumerate(value)]
+        if isinstance(value, deque) and value.maxlen is not None:
+            return {"bounded": [value.maxlen, items]}
         return items if kind == "list" else {kind: items}
     if isinstance(value, tuple):  # a named one: its fields suffice for state dictionaries
         return {"tuple": [encode(item, f"{path}.{i}", tensors) for i, item in enumerate(value)]}
@@ -120,8 +122,9 @@ def _array(value: Tensor | np.ndarray | bytes, path: str, tensors: dict[str, Ten
         tensors[path] = _bytes(value)
         return {"bytes": path}
     if isinstance(value, np.ndarray):
-        if value.dtype.hasobject or value.dtype.kind in "USV":
-            raise TrialError(f"run.keep: {path} is an array of {value.dtype}, which no checkpoint can hold")
+        if value.dtype.hasobject or value.dtype.kind in "USV" or isinstance(value, np.ma.MaskedArray):
+            kind = "a mask" if isinstance(value, np.ma.MaskedArray) else value.dtype
+            raise TrialError(f"run.keep: {path} is an array of {kind}, which no checkpoint can hold")
         raw = np.ascontiguousarray(value)
         tensors[path] = _bytes(raw.tobytes())
         return {"array": [path, value.dtype.str, list(value.shape)]}
@@ -156,6 +159,8 @@ def decode(value: Any, tensors: Mapping[str, Tensor]) -> Any:
         return np.frombuffer(tensors[path].numpy().tobytes(), dtype=dtype, count=count).reshape(shape).copy()
     if kind in _MAPPINGS:
         return _MAPPINGS[kind]((decode(k, tensors), decode(v, tensors)) for k, v in content)
+    if kind == "bounded":
+        return deque((decode(item, tensors) for item in content[1]), content[0])
     if kind in _SEQUENCES:
         return _SEQUENCES[kind](decode(item, tensors) for item in content)
     raise ValueError(f"unknown kind {kind!r}")
@@ -163,18 +168,26 @@ def decode(value: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 @contextmanager
 def unchanged_modules(thing: object) -> Iterator[None]:
-    """Put the state of a kept module, and whether its parts are in training, back at the end."""
+    """Put a kept module back at the end: its parts, their attributes, and all parameters and buffers."""
     module = thing.now if isinstance(thing, Value | Holder) else thing
     if not isinstance(module, torch.nn.Module):
         yield
         return
-    state, training = deepcopy(module.state_dict()), [(part, part.training) for part in module.modules()]
+    held = [each for part in module.modules() for each in (vars(part), *vars(part).values()) if isinstance(each, dict)]
+    before = [(each, dict(each)) for each in held]
+    made = [tensor for tensor in (*module.parameters(), *module.buffers()) if not is_lazy(tensor)]
+    tensors = [(tensor, tensor.data, tensor.detach().clone(), tensor.requires_grad) for tensor in made]
     try:
         yield
     finally:
-        module.load_state_dict(state)
-        for part, flag in training:
-            part.training = flag
+        for each, content in before:
+            each.clear()
+            each.update(content)
+        for tensor, data, values, trained in tensors:
+            data.copy_(values)
+            tensor.data = data
+            if tensor.requires_grad != trained:
+                tensor.requires_grad = trained
 
 
 class GlobalRandomness:

@@ -14,6 +14,8 @@ _LAUNCHERS = re.compile(
     r"|HOROVOD_.*|ACCELERATE_.*|PL_GLOBAL_SEED|DEEPSPEED_.*|XLA_.*_RANK"
 )
 
+FIXED = {"PYTHONHASHSEED": "0"}  # unless the user sets it: sets of texts have the same order in every process
+
 
 def own_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Return `environ` without the variables of Slurm, MPI and launchers such as torchrun."""

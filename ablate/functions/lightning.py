@@ -64,6 +64,11 @@ def fit(
     """
     if trainer.world_size != 1 or trainer.max_steps != -1:
         raise TrialError("ablate.functions.lightning.fit: give the Trainer devices=1 and no max_steps")
+    kinds = {kind.__name__ for each in trainer.callbacks for kind in type(each).__mro__}
+    if averaging := kinds & {"WeightAveraging", "StochasticWeightAveraging"}:
+        raise TrialError(
+            f"the Trainer has {averaging.pop()}, which averages over one fit, and each epoch is a fit: leave it out"
+        )
     root = type(trainer).__module__.partition(".trainer")[0]  # lightning.pytorch or pytorch_lightning
     for name in ("lightning.pytorch", "lightning.fabric", "pytorch_lightning", "lightning_fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)  # lines that would repeat each epoch

@@ -91,9 +91,11 @@ class _Lockstep:
             if epoch == 0 and self.config.expects:
                 self.calls[0].try_test(self.config.expects)
             epoch += 1
+            kept = [] if self.place is None else [call.run.state() for call in self.calls]
             if epoch == length and self.config.stage == "confirm":
+                _raise_first([call.finish for call in self.calls])  # `test` is given what the function ends with
                 metrics = self.tested(metrics)
-            yield self.keep(Report(epoch=epoch, metrics=metrics, wall_seconds=seconds, final=epoch == length))
+            yield self.keep(Report(epoch=epoch, metrics=metrics, wall_seconds=seconds, final=epoch == length), kept)
 
     def _require_all(self, metrics: Metrics, epoch: int) -> None:
         """Raise TrialError unless each seed has made the report after that of `epoch`."""
@@ -121,13 +123,12 @@ class _Lockstep:
             checkpoint.keep_samples(self.place, self.attempt, _by_sample(added))
         return tuple({**before, **found.metrics} for before, found in zip(metrics, added, strict=True))
 
-    def keep(self, report: Report) -> Report:
-        """Write the checkpoint that belongs to a report and return the report with its name."""
+    def keep(self, report: Report, kept: Sequence[Kept]) -> Report:
+        """Write the checkpoint that belongs to a report, with the states of then; return the report with its name."""
         if self.place is None:
             return report
         position = CheckpointId(attempt=self.attempt, epoch=report.epoch)
         report = replace(report, checkpoint=position.name)
-        kept = [call.run.state() for call in self.calls]
         if not self.checked:
             self.checked = True
             for call, state in zip(self.calls, kept, strict=True):

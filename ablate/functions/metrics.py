@@ -36,7 +36,7 @@ def checked_metrics(value: object, run: Run) -> dict[str, float]:
     for name, number in value.items():
         _check_name(name)
         try:
-            found[name] = float(number)
+            found[str.__str__(name)] = float(number)  # no type of the user's crosses the border
         except (TypeError, ValueError, OverflowError, RuntimeError):  # RuntimeError: of a tensor of two values
             raise TrialError(f"the function gave {name}={_shown(number)}: a metric is a number") from None
     if run.params is not None:
@@ -63,7 +63,7 @@ def checked_test(value: object, run: Run) -> Tested:
     if isinstance(given, dict):
         for name, number in given.items():
             if (numbers := _by_sample(name, number)) is not None:
-                samples[str(name)] = numbers.astype(np.float32)
+                samples[str.__str__(name)] = numbers.astype(np.float32)
                 given[name] = float(numbers.mean())
     found = checked_metrics(given, run)
     found.pop("params", None)
@@ -78,7 +78,7 @@ def _by_sample(name: object, value: Any) -> NDArray[np.float64] | None:
         return None
     try:
         numbers = np.asarray(value.detach().cpu().double() if hasattr(value, "detach") else value)
-        shape, real = numbers.shape, numbers.dtype.kind in "biuf"
+        shape, real = numbers.shape, numbers.dtype.kind in "biuf" and not isinstance(value, np.ma.MaskedArray)
     except (TypeError, ValueError, RuntimeError):  # rows of unequal lengths; a tensor that cannot be read
         shape, real = (), False
     if shape == () and real:

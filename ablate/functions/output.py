@@ -127,7 +127,17 @@ def seed_folder(checkpoints: Place | None, seed: int) -> Path:
 def terminal_line(line: str) -> str:
     r"""Return what a terminal shows of a line without its `\n`: the text after the last `\r`, without escapes."""
     shown = line.rstrip("\r").rpartition("\r")[2]
-    return _ESCAPES.sub("", shown) if "\x1b" in shown else shown
+    shown = _ESCAPES.sub("", shown) if "\x1b" in shown else shown
+    if "\b" not in shown:
+        return shown
+    cells, at = list[str](), 0
+    for character in shown:
+        if character == "\b":  # one back; what comes is written over
+            at = max(at - 1, 0)
+        else:
+            cells[at : at + 1] = character
+            at += 1
+    return "".join(cells)
 
 
 def _shown(content: bytes) -> str:

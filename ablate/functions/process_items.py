@@ -9,13 +9,21 @@ import os
 import resource
 import signal
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-SIGNALS = ("SIGTERM", "SIGINT", "SIGALRM", "SIGUSR1", "SIGUSR2", "SIGHUP")
+SIGNALS = ("SIGTERM", "SIGINT", "SIGALRM", "SIGUSR1", "SIGUSR2", "SIGHUP", "SIGCHLD", "SIGPIPE")
+PLAIN: tuple[int, bool, bool, list[logging.Handler]] = (
+    logging.NOTSET,
+    True,
+    False,
+    [],
+)  # a logger that nobody has changed
 LIMITS = ("RLIMIT_NOFILE", "RLIMIT_AS", "RLIMIT_STACK", "RLIMIT_CPU")
 
 
@@ -32,8 +40,9 @@ def of_python(*, asyncio: bool) -> Iterator[Item]:
     """Yield what two calls that take turns may each have in their own way; `asyncio` says if that is imported."""
     yield Item(words="the working directory", read=_Folder, write=lambda value: value.enter())
     yield Item(words="sys.argv", read=lambda: list(sys.argv), write=lambda value: setattr(sys, "argv", list(value)))
-    yield Item(words="sys.path", read=lambda: list(sys.path), write=lambda value: setattr(sys, "path", list(value)))
+    yield Item(words="sys.path", read=lambda: list(sys.path), write=_set_path)
     yield Item(words="the environment", read=lambda: dict(os.environ), write=_set_environment)
+    yield Item(words="tempfile.tempdir", read=lambda: tempfile.tempdir, write=partial(setattr, tempfile, "tempdir"))
     yield Item(words="the umask", read=_umask, write=os.umask)
     yield Item(words="the recursion limit", read=sys.getrecursionlimit, write=sys.setrecursionlimit)
     yield Item(words="the locale", read=lambda: locale.setlocale(locale.LC_ALL), write=_set_locale)
@@ -49,6 +58,7 @@ def of_python(*, asyncio: bool) -> Iterator[Item]:
         from asyncio import events
 
         yield Item(words="asyncio's running loop", read=events._get_running_loop, write=events._set_running_loop)
+        yield Item(words="asyncio's event loop", read=_event_loop, write=_set_event_loop)
     yield Item(words="the alarm clock (signal.alarm)", read=_Timer.now, write=lambda value: value.give())
 
 
@@ -57,6 +67,8 @@ def set_once(*, multiprocessing: bool) -> Iterator[Item]:
     for name in LIMITS:
         n = getattr(resource, name)
         yield Item(words=f"the limit {name}", read=partial(resource.getrlimit, n), write=partial(resource.setrlimit, n))
+    yield Item(words="the CPUs", read=partial(os.sched_getaffinity, 0), write=partial(os.sched_setaffinity, 0))
+    yield Item(words="the niceness", read=partial(os.getpriority, os.PRIO_PROCESS, 0))
     for number in (0, 1, 2):
         yield Item(words=f"file descriptor {number}", read=partial(_file, number))
     if multiprocessing:
@@ -124,10 +136,43 @@ class _Timer:
         signal.setitimer(signal.ITIMER_REAL, self.seconds, self.interval)
 
 
+_FORMER: set[str] = set()  # folders that were on sys.path for a time
+
+
+def _set_path(value: list[str]) -> None:
+    before, sys.path = sys.path, list(value)
+    with suppress(FileNotFoundError):  # the working directory is gone: nothing was imported from it
+        _FORMER.update({os.path.abspath(each) for each in before} - {os.path.abspath(each) for each in value})
+
+
+def modules_of_former_folders() -> list[str]:
+    """Return the modules from folders that are on sys.path no more; the next call may mean others of these names."""
+    return [name for name, each in list(sys.modules.items()) if _FORMER and "." not in name and _home(each) in _FORMER]
+
+
+def _home(module: Any) -> str:
+    """Return the folder in which a module or a package was found."""
+    place = next(iter(getattr(module, "__path__", ())), None) or getattr(module, "__file__", None) or ""
+    return os.path.dirname(place)
+
+
 def _set_environment(value: dict[str, str]) -> None:
     for name in os.environ.keys() - value.keys():
         del os.environ[name]
     os.environ.update({name: text for name, text in value.items() if os.environ.get(name) != text})
+
+
+def _event_loop() -> tuple[Any, Any]:
+    """Return asyncio's policy, None before its first use, and the loop that it has for this thread."""
+    policy = getattr(sys.modules["asyncio.events"], "_event_loop_policy", None)
+    return policy, getattr(getattr(policy, "_local", None), "_loop", None)
+
+
+def _set_event_loop(value: tuple[Any, Any]) -> None:
+    policy, loop = value
+    vars(sys.modules["asyncio.events"])["_event_loop_policy"] = policy
+    if policy is not None:
+        policy._local._loop = loop
 
 
 def _umask() -> int:
@@ -144,14 +189,21 @@ def _set_locale(value: str) -> None:
 
 
 def _logging() -> dict[str, Any]:
-    root = logging.getLogger()
-    return {"level": root.level, "handlers": list(root.handlers), "disable": root.manager.disable}
+    """Return level, propagation, whether it is disabled, and handlers of each logger that is not PLAIN."""
+    manager = logging.root.manager
+    named = {name: each for name, each in manager.loggerDict.items() if isinstance(each, logging.Logger)}
+    found = {
+        name: (each.level, each.propagate, each.disabled, list(each.handlers))
+        for name, each in {"root": logging.root, **named}.items()
+    }
+    return {name: each for name, each in found.items() if each != PLAIN} | {"disable": manager.disable}
 
 
 def _set_logging(value: dict[str, Any]) -> None:
-    root = logging.getLogger()
-    root.handlers[:] = value["handlers"]
-    root.setLevel(value["level"])
+    for name in (_logging() | value).keys() - {"disable"}:
+        each = logging.getLogger(None if name == "root" else name)
+        level, each.propagate, each.disabled, each.handlers[:] = value.get(name, PLAIN)
+        each.setLevel(level)
     logging.disable(value["disable"])
 
 

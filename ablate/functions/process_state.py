@@ -19,6 +19,7 @@ from ablate.functions import process_items
 from ablate.functions.process_items import Item
 
 ACCELERATE, KERAS = "accelerate.state", "keras.src.backend.common.global_state"
+MOST_FILES = 64  # that calls may leave open
 LIBRARIES = ("numpy", "torch", "asyncio", "multiprocessing", ACCELERATE, KERAS)  # with a state of their own
 HARMLESS_THREADS = ("TMonitor", "QueueFeederThread")  # of tqdm, and of a multiprocessing queue
 HARMLESS_CHILDREN = (  # parts of command lines: servers that libraries start once and use again
@@ -40,6 +41,7 @@ class ProcessState:
 
     values: Mapping[str, Any]
     whole: bool
+    files: int = 0  # that are open
     threads: frozenset[threading.Thread] = frozenset()
     children: Mapping[int, str] = field(default_factory=dict)  # names of programs by process id
 
@@ -49,6 +51,7 @@ class ProcessState:
         return ProcessState(
             values={item.words: item.read() for item in _items(whole=True).values()},
             whole=True,
+            files=len(os.listdir("/proc/self/fd")),
             threads=frozenset(_threads()),
             children=dict(_children()),
         )
@@ -93,6 +96,10 @@ class ProcessState:
         return words
 
     def _left_over(self, before: ProcessState) -> Iterator[str]:
+        if self.files > before.files + MOST_FILES:
+            yield f"{self.files - before.files} files that are still open"
+        if self.whole and (modules := process_items.modules_of_former_folders()):
+            yield f"modules of a folder that it put on sys.path ({', '.join(modules)})"
         for thread in sorted(self.threads - before.threads, key=lambda each: each.name):
             if thread.is_alive():
                 yield f"a thread that is still running ({thread.name!r})"

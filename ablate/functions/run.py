@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -29,6 +31,7 @@ from ablate.functions.ranks import ALONE, Ranks
 from ablate.functions.state import Holder, State, Value, is_value
 
 M = TypeVar("M", bound=nn.Module)
+_KEPT: WeakValueDictionary[int, Any] = WeakValueDictionary()  # the objects that runs of this process keep, by id
 BATCH = 64  # samples of a batch of `Run.loader` unless it is told
 
 
@@ -114,11 +117,23 @@ class Run:
                 raise TrialError(f"run.keep({name}=...) was called twice")
             known = Value(state, name) if name in state else thing
             check_keepable(name, known)
+            if self._found is None and known is thing:
+                self._refuse_kept_elsewhere(name, thing)
             self.kept[name] = known
             if self._found is not None and name in self._found.states:
                 set_state(name, known, self._found.states[name], self._found.tensors)
                 self.epoch = self.restored = self._found.epoch
         return state
+
+    def _refuse_kept_elsewhere(self, name: str, thing: Any) -> None:
+        """Raise TrialError if another run of this process has kept an object, which it may have trained."""
+        if _KEPT.get(id(thing)) is thing and all(thing is not mine for mine in self.kept.values()):
+            raise TrialError(
+                f"run.keep({name}=...): another trial or seed keeps this same object, and trains it: make it inside the"
+                " function"
+            )
+        with suppress(TypeError):  # a type without weak references
+            _KEPT[id(thing)] = thing
 
     def value(self, name: str) -> Any:
         """Return what is kept by a name: the object, or the value of now."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from copy import deepcopy
 from types import GeneratorType
 from typing import Any
 
@@ -121,7 +122,7 @@ def reach_loop(function: Function, settings: FunctionSettings, run: Run) -> None
         if isinstance(run, SizingRun) and not function.reports_epochs:
             run.hooks = hooks
         try:
-            begun: Any = function.train(dict(settings.config), run)
+            begun: Any = function.train(deepcopy(settings.config), run)
             if isinstance(begun, GeneratorType):
                 next(begun)
         except (TrialError, KeyboardInterrupt, LoopReachedError):

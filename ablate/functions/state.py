@@ -80,17 +80,28 @@ class Value:
         Raises ValueError if a tree has another structure than before.
         """
         old = self.now
-        new = _tree(old, stored["leaves"]) if "leaves" in stored else _changed(old, stored["value"])
+        new = _tree(old, stored["leaves"]) if "leaves" in stored else _changed(old, stored["value"], {})
         self._state[self._name] = new
 
 
-def _changed(old: Any, new: Any) -> Any:
-    """Return `old` with the content of `new`, as other code may hold it; `new` if `old` cannot be changed in place."""
+def _changed(old: Any, new: Any, done: dict[int, Any]) -> Any:
+    """Return `old` with the content of `new`, as other code may hold it; `new` if `old` cannot be changed in place.
+
+    `done` are the objects that were changed, by id: one that is at two places gets the content of the first alone.
+    """
+    if id(old) in done:
+        return new
+    done[id(old)] = old
     if isinstance(old, list) and isinstance(new, list):
-        old[:] = new
+        old[:] = [*(_changed(*pair, done) for pair in zip(old, new, strict=False)), *new[len(old) :]]
     elif isinstance(old, dict) and isinstance(new, dict):
+        make = getattr(old, "default_factory", None) or (lambda: None)
+        items = {k: _changed(old[k] if k in old else make(), v, done) for k, v in new.items()}
         old.clear()
-        old.update(new)
+        old.update(items)
+    elif isinstance(old, tuple) and isinstance(new, tuple) and len(old) == len(new):
+        parts = [_changed(*pair, done) for pair in zip(old, new, strict=True)]
+        return type(old)(*parts) if hasattr(old, "_fields") else tuple(parts)
     elif isinstance(old, set | deque) and type(old) is type(new):
         old.clear()
         old.update(new) if isinstance(old, set) else old.extend(new)

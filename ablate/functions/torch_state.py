@@ -22,6 +22,7 @@ NOT_SWAPPED = (  # calls that take turns cannot each have their own
     "a torch dispatch mode",
     "torch's hooks for saved tensors",
     "torch's forward-mode differentiation",
+    "torch.nn.utils.parametrize.cached",
 )
 
 
@@ -53,6 +54,10 @@ def of_turn() -> Iterator[Item]:
             write=getattr(core, f"_set_cudnn_{name}"),
         )
     yield Item(words="torch's float32 precision", read=_precision, write=_set_precision)
+    yield Item(words="torch.backends.mkldnn.enabled", read=core._get_mkldnn_enabled, write=core._set_mkldnn_enabled)
+    mha = torch.backends.mha
+    yield Item(words="the fast path of attention", read=mha.get_fastpath_enabled, write=mha.set_fastpath_enabled)
+    yield Item(words="the hooks of all modules", read=_hooks, write=_set_hooks)
     for name in ATTENTION:
         yield Item(
             words=f"the attention kernel {name}",
@@ -71,6 +76,7 @@ def _not_swapped() -> Iterator[Item]:
         core._len_torch_dispatch_stack,
         lambda: _autograd._top_saved_tensors_default_hooks(True) is not None,
         lambda: forward_ad._current_level,
+        lambda: torch.nn.utils.parametrize._cache_enabled,
     )
     for words, read in zip(NOT_SWAPPED, reads, strict=True):
         yield Item(words=words, read=read)
@@ -91,6 +97,18 @@ def set_once() -> Iterator[Item]:
         read=lambda: distributed.is_available() and distributed.is_initialized(),
     )
     yield Item(words="torch's profiler", read=_autograd._profiler_enabled)
+
+
+def _hooks() -> dict[str, Any]:
+    held = vars(torch.nn.modules.module).items()
+    return {name: dict(value) for name, value in held if name.startswith("_global_") and isinstance(value, dict)}
+
+
+def _set_hooks(value: dict[str, Any]) -> None:
+    for name, hooks in value.items():
+        there = getattr(torch.nn.modules.module, name)
+        there.clear()
+        there.update(hooks)
 
 
 def _default_context() -> Any:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
 from pathlib import Path
 
 from ablate.base.code_files import code_files
-from ablate.base.errors import StudyMismatchError
-from ablate.core.registry import OWN_FUNCTION, import_paths, own_code, trainable_kind
+from ablate.base.errors import CodeDownError, StudyMismatchError
+from ablate.core.registry import COMMAND_PREFIX, OWN_FUNCTION, import_paths, own_code, trainable_kind
+from ablate.functions.command_words import split
 from ablate.ledger import EventRecord
 from ablate.study import Study
+from ablate.study.sections import Command
 
+WATCH_SECONDS = 5.0  # between two looks at the files while a study runs
+LARGEST_SCRIPT = 10**6  # bytes; what is larger is data, or a program that was installed
 CODE = "code"  # the event that holds the files; of several, the last is valid
 CONTINUE = (
     " Its trials would not be comparable. Give the new study another name (study: …), put the files back, or"
@@ -45,11 +51,49 @@ def recorded_files(events: Iterable[EventRecord]) -> Mapping[str, str] | None:
 def source_files(study: Study) -> dict[str, str]:
     """Return the SHA-256 of each file of code that the numbers of a study depend on, by path.
 
-    These are the files of its training function, and of each network, task and part that it names by import path.
+    These are the files of its training function, and of each network, task and part that it names by import path; of a
+    command the files among its words, of at most LARGEST_SCRIPT bytes, and what follows `-m`.
     """
-    named = {text: own_code(text, installed=text == study.trainable) for text in _import_paths(study)}
+    words = command_words(study.trainable)
+    modules = [f"{name}:main" for option, name in pairwise(words) if option == "-m"]
+    named = {text: own_code(text, installed=text == study.trainable) for text in (*_import_paths(study), *modules)}
     places = dict.fromkeys(_watched(text, place) for text, found in named.items() for place in found)
-    return {name: hashlib.sha256(file.read_bytes()).hexdigest() for place in places for file, name in code_files(place)}
+    files = {name: file for place in places for file, name in code_files(place)}
+    files |= {word: Path(word) for word in words if _is_script(word)}
+    return {name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in files.items()}
+
+
+def command_words(trainable: str) -> list[str]:
+    """Return the words of a command, with its placeholders; none for another trainable."""
+    if not trainable.startswith(COMMAND_PREFIX):
+        return []
+    return split(Command.model_validate_json(trainable.removeprefix(COMMAND_PREFIX)).command)
+
+
+def _is_script(word: str) -> bool:
+    try:
+        return Path(word).is_file() and Path(word).stat().st_size <= LARGEST_SCRIPT
+    except (OSError, ValueError):  # a word that is no path
+        return False
+
+
+def watching(study: Study, files: Mapping[str, str]) -> Callable[[], None]:
+    """Return what raises CodeDownError once the code is not `files` any more; it looks every WATCH_SECONDS."""
+    looked = time.monotonic()
+
+    def look() -> None:
+        nonlocal looked
+        if time.monotonic() - looked < WATCH_SECONDS:
+            return
+        looked, now = time.monotonic(), source_files(study)
+        if changed := sorted(name for name in files.keys() | now.keys() if files.get(name) != now.get(name)):
+            raise CodeDownError(
+                f"{', '.join(changed)} was edited while study {study.name!r} runs: a trial that begins now might train"
+                f" with other code than those before. Nothing is lost: put the files back, then type ablate resume"
+                f" {study.name}; or type --code-changed with it"
+            )
+
+    return look
 
 
 def user_code(study: Study) -> tuple[Path, ...]:

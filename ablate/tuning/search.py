@@ -250,7 +250,15 @@ class Search(SearchStages):
                 return Decision.STOP, TrialState.FAIL, error
             return Decision.CONTINUE, TrialState.COMPLETE, None
         decision = subsearch.decide(trial, step)
-        return decision, TrialState.PRUNED if decision is Decision.STOP else None, None
+        if decision is Decision.CONTINUE:
+            return decision, None, None
+        lacking = [name for name in subsearch.missing_objectives(trial, step) if name not in step.means]
+        if not lacking:
+            return decision, TrialState.PRUNED, None
+        error = (
+            f"no {', '.join(lacking)} in the report of {self.study.unit} {report.epoch}, by which trials are stopped"
+        )
+        return decision, TrialState.FAIL, error
 
     def _note_opened_test(self, subsearch: DatasetSearch, trial: TrialProgress, report: Report) -> None:
         names = (name for metrics in report.metrics for name in metrics)

@@ -186,7 +186,7 @@ def test_a_network_that_cannot_be_called_is_listed_without_shapes(
         (["parts_code:vit", "--set", "a-b=1"], "--set 'a-b=1': write NAME=VALUE"),
         (["parts_code:broken"], "before it has built a network: OSError: no data here"),
         (["parts_code:plain"], "builds no network by run.build before its first epoch"),
-        (["parts_code:nothing"], "'parts_code' has no 'nothing'"),
+        (["parts_code:nothing"], "has no 'nothing'"),
         (["command: python train.py"], "the network of a command is out of reach"),
         (["nothere.yaml"], "nothere.yaml"),
     ],

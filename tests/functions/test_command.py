@@ -184,6 +184,10 @@ def test_a_study_of_a_command_is_searched_and_confirmed(folder: Path, capfd: pyt
     assert (confirmed["config.x"].to_list(), confirmed["test_loss"].to_list()) == ([1.0], [0.25])
     started = [sorted((folder / f"started-{seed}").read_text().split()) for seed in (0, 1)]
     assert started == [["1.0", "2.0", "3.0", "4.0", "5.0", "6.0"]] * 2
+    (folder / "train.py").write_text(SCRIPT.replace("1 / epoch", "2 / epoch"))
+    code, _, err = run(capfd, "search", "study.yaml", "--executor", "local", "--tracker", "none")
+    assert code == 2
+    assert "the code that it names has changed since: train.py." in " ".join(err.split())
 
 
 @pytest.mark.parametrize(

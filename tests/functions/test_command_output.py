@@ -45,6 +45,7 @@ SHOWN = {
     "a bar that begins with a return": ("\r1%\r2%\n", ["2%"]),
     "characters of several bytes": ("精度=0.5, größe ok\n", ["精度=0.5, größe ok"]),
     "colours": ("val_x=\x1b[32m0.5\x1b[0m\x1b[K\n", ["val_x=0.5"]),
+    "a bar that goes back": ("at 10%\b\b\b20%\nabc\b\b\b\b\bx\n\x1b[1mab\x1b[0m\b\n", ["at 20%", "xbc", "ab"]),
     "an escape at the end": ("a\x1b", ["a\x1b"]),
 }
 
@@ -87,7 +88,18 @@ def test_text_that_is_no_number_is_no_match(text: str) -> None:
     assert reader("val_x={number}").last(f"val_x={text}") is None
 
 
-CUT = ["7.5e-05", "1E+3", "1,234.5", "1e", "12e", "1_000", "0,5", "1,234", "3.e-05", "2e+"]
+UNITS = ["12M", "1.5k", "7B", "0.5T"]
+
+
+@pytest.mark.parametrize("text", UNITS)
+@pytest.mark.parametrize("pattern", ["val_x={number}", "val_x=([0-9.]+)"])
+def test_a_unit_of_the_number_is_an_error_that_says_how_to_read_it(text: str, pattern: str) -> None:
+    with pytest.raises(TrialError, match=rf"of '{text}' in 'val_x={text}': write {text[-1]} behind .* `scale:`"):
+        reader(pattern).last(f"val_x={text}")
+    assert reader(f"{pattern}{text[-1]}", scale=1e3).last(f"val_x={text}") == float(text[:-1]) * 1e3
+
+
+CUT = ["7.5e-05", "1E+3", "1,234.5", "1e", "12e", "1_000", "0,5", "1,234", "3.e-05", "2e+", "0x1F", "9.99D-05"]
 
 
 @pytest.mark.parametrize("text", CUT)
@@ -126,7 +138,12 @@ WHOLE = [
     (r"(\d+)/1000", "Accuracy: 948/1000 (95%)", 948.0),
     (r"({number})%", "at 95.5%", 95.5),
     ('"val_x": {number}', '{"epoch": 3, "val_x": 0.25}', 0.25),
-    ("val_x={number}", "val_x=0.2 best_val_x=0.9", 0.9),
+    ("val_x={number}", "val_x=0.2 best_val_x=0.9", 0.2),
+    ("x={number}", "val_x=0.2 best_val_x=0.9", 0.9),
+    ("val_x={number}M", "val_x=12M", 12.0),
+    ("val_x={number}", "val_x=12Mb", 12.0),
+    ("val_x={number}", "val_x=12 M", 12.0),
+    ("val_x={number}", "val_x=3x2", 3.0),
     ("val_x=(?:nan|([0-9.]+))", "val_x=nan", None),
     ("val_x=(?:nan|([0-9.]+))", "val_x=0.5 val_x=nan", 0.5),
     (r"val_x=(\S*)", "val_x=", None),

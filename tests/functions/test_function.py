@@ -13,6 +13,7 @@ import pytest
 from ablate.base.errors import RegistryError, RequestError
 from ablate.functions.function import Function
 from ablate.ledger import Ledger
+from ablate.studies import code
 from ablate.study import parse_study
 from support.commands import run
 
@@ -88,7 +89,35 @@ def asks_first(config: Any, run: Any) -> dict[str, float]:
     return {"val_loss": config["lr"] if "lr" in config else 0.1}  # noqa: SIM401 - as people write it
 
 
+def with_setdefault(config: Any, run: Any) -> dict[str, float]:
+    config.setdefault("lr", 0.1)
+    return {"val_loss": config["lr"]}
+
+
+def tries(config: Any, run: Any) -> dict[str, float]:
+    try:
+        rate = config["lr"]
+    except KeyError:
+        rate = 0.1
+    return {"val_loss": rate}
+
+
+def with_an_inner_config(config: Any, run: Any) -> dict[str, float]:
+    def size(config: Any) -> float:
+        return float(config["size"])
+
+    return {"val_loss": size({"size": 1}) + config["width"]}
+
+
+async def waits(config: Any, run: Any) -> dict[str, float]:
+    return {"val_loss": 1.0}
+
+
 def test_a_function_that_fits_is_accepted() -> None:
+    checked(with_setdefault)
+    checked(tries)
+    checked(with_an_inner_config, "config.width")
+    checked(yields, "epochs", "config.width", test=lambda: None)  # of pytest, where nothing is confirmed
     checked(with_defaults)
     checked(asks_first)
     checked(yields, "epochs", "config.width")
@@ -117,6 +146,7 @@ def reads_nothing(config: Any, run: Any) -> Any:
         (yields, ("epochs", "config.width", "config.rl"), r"config\.rl: .* never reads it\. Known: lr, width"),
         (passes_on, ("config.width",), r"reads config\['depth'\]"),
         (reads_nothing, ("config.x",), r"config\.x: .* never reads it\. None is known\."),
+        (waits, (), "is an `async def`: write `def`, and asyncio.run"),
         (lambda run: {}, (), r"must take <lambda>\(config, run\): too many positional arguments"),
     ],
 )
@@ -138,7 +168,18 @@ def test_a_function_is_found_with_the_test_beside_it(folder: Path) -> None:
     (folder / "own_code.py").write_text(CODE + "\ndef test(model, config):\n    return {}\n")
     found = Function.of("own_code:train")
     assert (found.train.__name__, found.test.__name__ if found.test else "") == ("train", "test")
-    with pytest.raises(RegistryError, match=r"'own_code' has no 'trian'\. Did you mean 'train'"):
+    (folder / "own_package.py").write_text((folder / "own_code.py").read_text())
+    (folder / "own_code.py").write_text("from own_package import train\n")
+    del sys.modules["own_code"]
+    beside = Function.of("own_code:train").test
+    assert beside is not None
+    assert beside.__module__ == "own_package"
+    (folder / "own_code.py").write_text("from own_package import train\ndef test(model, config):\n    return {}\n")
+    del sys.modules["own_code"]
+    own = Function.of("own_code:train").test
+    assert own is not None
+    assert own.__module__ == "own_code", "it is that of the module that the study names"
+    with pytest.raises(RegistryError, match=r"'own_code' \(\S+own_code.py\) has no 'trian'\. Did you mean 'train'"):
         Function.of("own_code:trian")
 
 
@@ -151,6 +192,11 @@ def test_a_function_is_found_with_the_test_beside_it(folder: Path) -> None:
         ("trainable: own_code:train\nconfig: {a b: 1}", r"study\.yaml:3: config\.a b"),
         ("trainable: own_code:train\nconfig: {lr: {flaot: [0, 1], log: true}}", r"config\.lr: a range is \{choices"),
         ("trainable: own_code:train\nconfig: {lr: {inner: {float: [0, 1]}}}", r"config\.lr: a range is \{choices"),
+        (
+            "trainable: code:train",
+            r"trainable 'code:train': give the module another name: `code` and `command` are taken",
+        ),
+        ("trainable: command:train", r"trainable 'command:train': give the module another name"),
         ("config: {width: 8}", r"study\.yaml:2: config: this key is not known"),
     ],
 )
@@ -204,6 +250,27 @@ def test_edited_code_is_refused_until_it_is_accepted(folder: Path, typed: Typed)
     assert typed()[0] == 0, "what was accepted is what later runs are compared with"
     with Ledger.open(f"sqlite:///{folder}/runs/own/ledger.sqlite", create=False) as ledger:
         assert sum(event.kind == "code" for event in ledger.snapshot("own").events) == 2
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("executor", ["local", "ray"])
+def test_code_that_is_edited_while_a_study_runs_trains_no_further_trial(
+    executor: str, folder: Path, typed: Typed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(code, "WATCH_SECONDS", 0.0)
+    edits = "    open(__file__, 'a').write('# edited\\n')\n"
+    (folder / "own_code.py").write_text(text := CODE.replace("config, run):\n", f"config, run):\n{edits}"))
+    (folder / "study.yaml").write_text(STUDY.replace("[2, 3]", "[2, 3, 4, 5, 6, 7]").replace("trials: 2", "trials: 6"))
+    words = ("--executor", executor, *(("--gpus", "0") if executor == "ray" else ()))
+    exit_code, said = typed(*words)
+    assert exit_code == 75, said
+    assert "own_code.py was edited while study 'own' runs" in said
+    assert "Traceback" not in said
+    with Ledger.open(f"sqlite:///{folder}/runs/own/ledger.sqlite", create=False) as ledger:
+        assert {report.key.number for report in ledger.reports("own")} <= ({0, 1} if executor == "ray" else {0})
+    assert typed(*words)[0] == 2
+    (folder / "own_code.py").write_text(text.replace(edits, ""))
+    assert typed(*words, "--code-changed")[0] == 0
 
 
 @pytest.mark.services

@@ -6,10 +6,10 @@ import json
 import random
 import subprocess
 import sys
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -19,7 +19,15 @@ from hypothesis import strategies as st
 from torch import nn
 
 from ablate.base.errors import TrialError
-from ablate.functions.keeping import GlobalRandomness, check_keepable, decode, encode, get_state, set_state
+from ablate.functions.keeping import (
+    GlobalRandomness,
+    check_keepable,
+    decode,
+    encode,
+    get_state,
+    set_state,
+    unchanged_modules,
+)
 from ablate.functions.run import Kept, Run
 from support.paths import REPOSITORY
 
@@ -28,6 +36,11 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(st.text() | st.integers(), inner),
     max_leaves=20,
 )
+
+
+class Pair(NamedTuple):
+    left: list[int]
+    right: int
 
 
 def again(value: Any) -> Any:
@@ -49,12 +62,13 @@ def test_a_state_comes_back_with_its_types(value: Any) -> None:
         Counter({3: 2, 7: 1}),
         {1, 2, 3},
         deque([1.0, 2.0]),
+        deque([1.0, 2.0], maxlen=2),
         {("a", 1): {0: None}},
     ],
 )
 def test_the_types_of_state_dictionaries_are_kept(value: Any) -> None:
     assert again(value) == value
-    assert type(again(value)) is type(value)
+    assert repr(again(value)) == repr(value)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int8, torch.bool, torch.complex64])
@@ -77,7 +91,9 @@ def test_values_that_are_no_number_come_back() -> None:
     assert again([float("-inf")]) == [float("-inf")]
 
 
-@pytest.mark.parametrize("value", [object(), lambda: 1, {"a": [1, object()]}, np.array([object()]), 1j])
+@pytest.mark.parametrize(
+    "value", [object(), lambda: 1, {"a": [1, object()]}, np.array([object()]), np.ma.array([1, 2]), 1j]
+)
 def test_a_type_that_no_checkpoint_can_hold_is_named_with_its_place(value: Any) -> None:
     with pytest.raises(TrialError, match=r"run\.keep: mine\S* is an? \S+.*which no checkpoint can hold"):
         encode(value, "mine", {})
@@ -117,6 +133,78 @@ def test_values_are_kept_and_given_back() -> None:
     assert array.tolist() == [2.0] * 3
     assert (again.epoch, again.restored) == (2, 2)
     assert again.state().states == first.state().states
+
+
+def test_what_is_inside_of_a_kept_value_is_restored_in_place_too() -> None:
+    def made() -> dict[str, Any]:
+        counts: defaultdict[str, list[int]] = defaultdict(list)
+        return {"table": {"rows": [0], "best": np.zeros(2)}, "counts": counts, "pair": (Pair([], 0), [torch.zeros(1)])}
+
+    first = run()
+    state = first.keep(**made())
+    state.table["rows"].append(1)
+    state.table["best"] += 3
+    state.counts["a"].append(7)
+    state.pair[0].left.append(5)
+    state.pair[1][0] += 2
+    own = made()
+    held = own["table"]["rows"], own["table"]["best"], own["pair"][0].left, own["pair"][1][0]
+    found = restarted(first).keep(**own)
+    assert ([*held[0]], held[1].tolist(), held[2], held[3].item()) == ([0, 1], [3.0, 3.0], [5], 2.0)
+    assert found.table["rows"] is held[0]
+    assert (found.counts, found.counts.default_factory, type(found.pair[0])) == ({"a": [7]}, list, Pair)
+
+
+def test_an_object_at_two_places_gets_no_content_of_the_other() -> None:
+    first, row = run(), [0]
+    state = first.keep(rows=[row, row])
+    state.rows[:] = [[1], [2]]
+    row = [0]
+    assert restarted(first).keep(rows=[row, row]).rows == [[1], [2]]
+
+
+def test_a_module_that_test_is_tried_on_is_what_it_was() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Dropout())
+    model.register_buffer("seen", torch.zeros(1), persistent=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    before = {name: (id(each), each.clone(), each.requires_grad) for name, each in model.named_parameters()}
+    parts = list(model)
+    with unchanged_modules(model):
+        model.seen += 1
+        model.half().eval().requires_grad_(False)
+        model[0] = nn.Linear(2, 5)
+        model[1].weight.data.zero_()
+        del model[2]
+    assert list(model) == parts
+    assert all(part.training for part in model.modules())
+    assert model.seen.item() == 0
+    for name, each in model.named_parameters():
+        identity, values, trained = before[name]
+        assert (id(each), each.dtype, each.requires_grad) == (identity, torch.float32, trained)
+        assert torch.equal(each, values)
+    model(torch.ones(3, 2)).sum().backward()
+    optimizer.step()
+    assert not torch.equal(model[1].bias, before["1.bias"][1]), "the optimizer still trains it"
+
+
+def test_a_lazy_module_is_no_fault() -> None:
+    with unchanged_modules(nn.Sequential(nn.LazyLinear(2))):
+        pass
+
+
+@pytest.mark.parametrize("other", [True, False])
+def test_an_object_that_another_run_keeps_is_refused(other: bool) -> None:
+    model = nn.Linear(1, 1)
+    first = run()
+    first.keep(model=model)
+    first.keep(same=model)
+    if other:
+        with pytest.raises(
+            TrialError, match=r"run\.keep\(model=\.\.\.\): another trial or seed keeps this same object"
+        ):
+            run().keep(model=model)
+    else:
+        restarted(first).keep(model=model, same=nn.Linear(1, 1))  # a trial that has paused continues
 
 
 def test_a_value_that_is_not_kept_cannot_be_set() -> None:

@@ -222,6 +222,15 @@ def test_a_trainer_that_counts_steps_or_devices_is_refused(options: dict[str, An
         list(stepped(lightning, a_run(), parts(lightning), **options))
 
 
+@pytest.mark.parametrize("name", ["StochasticWeightAveraging", "WeightAveraging"])
+def test_averages_over_one_fit_are_refused(name: str) -> None:
+    lightning = package("lightning")
+    kind = getattr(import_module("lightning.pytorch.callbacks"), name)
+    callback = kind(swa_lrs=0.1) if name.startswith("Stoch") else kind()
+    with pytest.raises(TrialError, match=f"the Trainer has {name}, which averages over one fit, and each epoch"):
+        list(stepped(lightning, a_run(), parts(lightning), callbacks=[callback]))
+
+
 def logging_module(lightning: Any, *names: str) -> Any:
     """Return the class of a module that logs 1.0, 2.0, … under names, and saves a hyperparameter."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -202,6 +203,42 @@ def test_the_test_split_is_read_once_by_the_last_report_of_a_confirmation() -> N
     searched, confirmed = list(reports(trial())), list(reports(trial(stage="confirm")))
     assert not any("test_loss" in one for report in searched for one in report.metrics)
     assert [["test_loss" in one for one in report.metrics] for report in confirmed] == [[False] * 2] * 3 + [[True] * 2]
+
+
+def test_a_confirmation_tests_what_the_function_ends_with_and_so_does_a_later_reading(tmp_path: Path) -> None:
+    def train(config: Any, run: Any) -> Iterator[dict[str, float]]:
+        state = run.keep(model=[0.0])
+        for _ in run.epochs():
+            state.model[0] += 1
+            yield {"val_loss": 1.0}
+        state.model[0] *= 10  # as the last step of an average of weights
+
+    of = function(train, lambda model, config: {"test_loss": model[0]})
+    *_, last = reports(trial(stage="confirm"), tmp_path / "confirmed", of=of)
+    list(reports(trial(), tmp_path, of=of))
+    [later] = reports(trial(stage="confirm", evaluates=0, source=0), tmp_path, of=of)
+    assert [each["test_loss"] for each in (*last.metrics, *later.metrics)] == [10 * EPOCHS] * 4
+    first = reports(trial(stage="confirm"), tmp_path / "confirmed", of=of, attempt=2)
+    assert next(first).metrics == last.metrics
+    assert list(first) == [], "its checkpoint is that of the report, so the end is not applied twice"
+
+
+def test_a_seed_has_its_settings_and_the_names_of_its_metrics_to_itself() -> None:
+    class Name(str, Enum):  # noqa: UP042 - as people write it
+        loss = "val_loss"
+
+    def train(config: Any, run: Any) -> Iterator[dict[Any, float]]:
+        config["layers"].append(len(config["layers"]))
+        config["width"] += 1
+        for _ in run.epochs():
+            yield {Name.loss: len(config["layers"])}
+
+    config = replace(trial(), settings=FunctionSettings(config={"layers": [1], "width": 1}, epochs=EPOCHS))
+    tested = function(train, lambda model, config: {"test_loss": 1.0})
+    for report in reports(config, of=tested):
+        assert report.metrics == ({"val_loss": 2.0}, {"val_loss": 2.0})
+        assert {type(name) for each in report.metrics for name in each} == {str}
+    assert config.settings.model_dump()["config"] == {"layers": [1], "width": 1}
 
 
 def test_the_networks_of_a_finished_trial_are_read_on_the_test_split_later(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import io
 import locale
@@ -12,6 +13,7 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -24,6 +26,7 @@ import pytest
 import torch
 import torch._inductor.config  # torch imports it at the first call of use_deterministic_algorithms
 
+from ablate.functions.process_items import _event_loop
 from ablate.functions.process_state import ProcessState
 
 
@@ -33,6 +36,12 @@ def differences(now: ProcessState, before: ProcessState) -> tuple[str, ...]:
 
 
 Change = Callable[[], Any]
+
+
+def closed_loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    loop.close()
+    return loop
 
 
 def umask() -> int:
@@ -55,13 +64,25 @@ SETTABLE: list[tuple[str, Change, Callable[[], Any]]] = [
     ("the warnings filters", lambda: warnings.simplefilter("ignore"), lambda: list(warnings.filters)),
     ("the warnings filters", warnings.catch_warnings().__enter__, lambda: id(warnings.filters)),
     ("the handlers and levels of logging (disable)", lambda: logging.disable(50), lambda: logging.root.manager.disable),
-    ("the handlers and levels of logging (level)", lambda: logging.root.setLevel(1), lambda: logging.root.level),
+    ("the handlers and levels of logging (root)", lambda: logging.root.setLevel(1), lambda: logging.root.level),
+    (
+        "the handlers and levels of logging (own)",
+        lambda: logging.getLogger("own").addHandler(logging.NullHandler()),
+        lambda: list(logging.getLogger("own").handlers),
+    ),
+    (
+        "the handlers and levels of logging (own)",
+        lambda: setattr(logging.getLogger("own"), "disabled", True),
+        lambda: logging.getLogger("own").isEnabledFor(50),
+    ),
+    ("tempfile.tempdir", lambda: setattr(tempfile, "tempdir", "/"), tempfile.gettempdir),
+    ("asyncio's event loop", lambda: asyncio.set_event_loop(closed_loop()), _event_loop),
     ("the garbage collector", gc.disable, gc.isenabled),
     ("sys.stdout", lambda: setattr(sys, "stdout", io.StringIO()), lambda: sys.stdout),
     ("sys.excepthook", lambda: setattr(sys, "excepthook", print), lambda: sys.excepthook),
     *(
         (f"the handler of {name}", lambda n=name: signal.signal(signal.Signals[n], signal.SIG_IGN), lambda: None)
-        for name in ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2", "SIGHUP")
+        for name in ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2", "SIGHUP", "SIGCHLD")
     ),
     ("the limit RLIMIT_NOFILE", lambda: files(-1), lambda: resource.getrlimit(resource.RLIMIT_NOFILE)),
     (
@@ -112,6 +133,21 @@ SETTABLE: list[tuple[str, Change, Callable[[], Any]]] = [
         "torch's float32 precision (cuda.matmul, float32_matmul_precision)",
         lambda: setattr(torch.backends.cuda.matmul, "fp32_precision", "tf32"),
         lambda: torch.backends.cuda.matmul.fp32_precision,
+    ),
+    (
+        "torch.backends.mkldnn.enabled",
+        lambda: torch._C._set_mkldnn_enabled(False),
+        lambda: torch.backends.mkldnn.enabled,
+    ),
+    (
+        "the fast path of attention",
+        lambda: torch.backends.mha.set_fastpath_enabled(False),
+        torch.backends.mha.get_fastpath_enabled,
+    ),
+    (
+        "the hooks of all modules (_global_forward_hooks)",
+        lambda: torch.nn.modules.module.register_module_forward_hook(lambda *_: torch.zeros(1)),
+        lambda: torch.nn.Linear(1, 1)(torch.ones(1)).requires_grad,
     ),
     (
         "the attention kernel flash",
@@ -280,17 +316,25 @@ os._exit(0)  # torch crashes where a profile is still being made
             "dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)",
             "torch.distributed.init_process_group",
         ),
+        ("os.nice(1)", "the niceness"),
+        (
+            "import sys; sys.path.insert(0, sys.argv[1]); import variant.inner",
+            "modules of a folder that it put on sys.path (variant)",
+        ),
+        ("kept = [open(os.devnull) for _ in range(70)]", " files that are still open"),
         ("os.dup2(os.open(os.devnull, os.O_RDONLY), 0)", "file descriptor 0"),
         ("profiler = torch.profiler.profile(); profiler.__enter__()", "torch's profiler"),
         ("import threading; threading.Thread(target=lambda: __import__('time').sleep(5)).start()", ""),
     ],
 )
-def test_what_is_set_once_in_a_process_cannot_be_put_back(change: str, words: str) -> None:
+def test_what_is_set_once_in_a_process_cannot_be_put_back(change: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "variant").mkdir()
+    (tmp_path / "variant" / "inner.py").touch()
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", IN_A_PROCESS.format(change=change)],
+        [sys.executable, "-W", "ignore", "-c", IN_A_PROCESS.format(change=change), str(tmp_path)],
         stdin=subprocess.PIPE, capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert done.stdout.startswith(words or "a thread that is still running")
+    assert (words or "a thread that is still running") in done.stdout
 
 
 def test_torch_is_not_imported_for_it() -> None:

@@ -6,6 +6,7 @@ import sqlite3
 import threading
 from collections import Counter
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -214,6 +215,23 @@ def test_a_repeated_report_gets_the_decision_that_stands(tmp_path: Path) -> None
         assert search.report(good.key, report_at(good, 1, lambda c, e: 0.0)) is Decision.CONTINUE
         assert [(r.key, r.epoch) for r in ledger.reports("s")] == [(good.key, 1), (bad.key, 1)]
         assert +Counter(search.counts()["digits"]) == {TrialState.RUNNING: 1, TrialState.PRUNED: 1}
+
+
+def test_a_report_without_its_objective_where_trials_are_stopped_is_a_failure_that_says_so(tmp_path: Path) -> None:
+    with opened(study_of(objectives=ONE, scheduler={"name": "asha"}), tmp_path) as (search, _, _):
+        good, bad = search.next_trial(), search.next_trial()
+        search.report(good.key, report_at(good, 1, lambda c, e: 0.9))
+        search.report(bad.key, report_at(bad, 1, lambda c, e: 0.95))
+        search.report(good.key, report_at(good, 3, lambda c, e: 0.9))
+        report = report_at(bad, 3)
+        lacking = tuple({k: v for k, v in one.items() if k != "val_accuracy"} for one in report.metrics)
+        decision = search.report(bad.key, replace(report, metrics=lacking))
+    assert decision is Decision.STOP
+    found = stored(tmp_path)[1]
+    assert (found.state, found.error) == (
+        TrialState.FAIL,
+        "no val_accuracy in the report of epoch 3, by which trials are stopped",
+    )
 
 
 def test_many_threads_share_one_search(tmp_path: Path) -> None:

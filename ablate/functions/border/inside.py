@@ -152,6 +152,7 @@ class Inside:
             self._first = ProcessState.now()
 
     def _put_back(self) -> tuple[str, ...]:
+        faulthandler.cancel_dump_traceback_later()
         left = () if self._first is None else self._first.put_back()
         closed = [name for name in ("stdout", "stderr") if getattr(getattr(sys, name), "closed", False)]
         return (*left, *(f"a closed sys.{name}" for name in closed))

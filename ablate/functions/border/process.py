@@ -21,7 +21,7 @@ from ablate.base import errors
 from ablate.base.errors import AblateError, PausedError, TrialError
 from ablate.functions.border.told import Told, crash_place
 from ablate.functions.code_folder import CodeFolder
-from ablate.functions.launchers import own_environment
+from ablate.functions.launchers import FIXED, own_environment
 from ablate.functions.processes import end_all
 
 ASK_SECONDS = 0.1  # between two looks at whether the trial is to pause
@@ -73,7 +73,7 @@ class UserProcess:
         self._paused = mmap.mmap(shared, 1)
         places = [os.path.abspath(place) for place in sys.path]
         own = places if folder is None else folder.search_path(places)
-        environment = own_environment(os.environ) | rank.variables()
+        environment = FIXED | own_environment(os.environ) | rank.variables()
         words = [json.dumps(places), json.dumps(own), str(theirs.fileno()), str(shared), str(os.getpid())]
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-c", START, *words],
@@ -250,7 +250,8 @@ def _free_port() -> int:
 def _told_death(code: int, place: str) -> tuple[str, Literal["trial", "died"]]:
     """Return what became of a process, and whether that is certain ("trial") or may not happen again ("died")."""
     if code >= 0:
-        return f"{place}its process ended with exit code {code}: the code called os._exit({code})", "trial"
+        how = f"called os._exit({code})" if place else "was replaced by another program (exec), or closed all files"
+        return f"{place}its process ended with exit code {code}: the code {how}", "trial"
     name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
     why = ", which the kernel sends where memory is short" if -code == signal.SIGKILL else ""
     return f"{place}its process was ended by {name}{why}", "died"

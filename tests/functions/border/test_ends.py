@@ -18,6 +18,7 @@ ENDS = {  # by the value of config["way"]: the statement, what is said of it, an
     "two": ("raise SystemExit(2)", r"mine\.py:{line}: .*sys\.exit\(2\)", 1),
     "at_once": ("os._exit(0)", r"mine\.py:{line}: .*os\._exit\(0\)", 1),
     "at_once_3": ("os._exit(3)", r"mine\.py:{line}: .*os\._exit\(3\)", 1),
+    "exec": ("os.execv('/bin/true', ['true'])", r"ended with exit code 0: .* was replaced by another program", 1),
     "keys": ("raise KeyboardInterrupt", r"mine\.py:{line}: .*KeyboardInterrupt", 1),
     "signal": ("signal.raise_signal(signal.SIGINT)", r"mine\.py:{line}: .*KeyboardInterrupt", 1),
     "own": ("raise Stop('mine')", r"mine\.py:{line}: Stop: mine", 1),

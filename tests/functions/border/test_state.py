@@ -37,6 +37,10 @@ CHANGES = {  # by the value of config["way"]: what the code does before its loop
     "group": "import torch.distributed as d; d.init_process_group('gloo', init_method='file://' + run_file(), rank=0,"
     " world_size=1)",
     "recursion": "sys.setrecursionlimit(120)",
+    "hooks": "torch.nn.modules.module.register_module_forward_hook(lambda module, inputs, out: out * 2)",
+    "dump": "import faulthandler; faulthandler.dump_traceback_later(0.4, exit=True)",
+    "loop": "import asyncio; loop = asyncio.new_event_loop(); loop.close(); asyncio.set_event_loop(loop)",
+    "logging": "import logging; logging.disable(50); logging.getLogger('own').addHandler(logging.StreamHandler())",
     "thread": "import threading; threading.Thread(target=time.sleep, args=(50,), daemon=True).start()",
     "child": "import subprocess; subprocess.Popen(['sleep', '50'], start_new_session=True)",
     "random": "import random; random.seed(1); np.random.seed(1); torch.manual_seed(1)",
@@ -51,6 +55,8 @@ def run_file():
     return tempfile.mktemp()
 
 def train(config, run):
+    import asyncio
+    assert not asyncio.get_event_loop().is_closed()
     data = open("data.txt").read()  # the working directory is what it was
     assert len(sys.argv) == 1 and sys.argv[0].endswith("mine.py"), sys.argv
     model = run.build(nn.Linear, 4, 2)
@@ -137,6 +143,30 @@ def test_what_one_trial_changes_of_its_process_no_other_trial_sees(
     said = [line for line in caplog.messages if "gets a new process" in line]
     assert len(said) == 1, said
     assert "Report: " in out
+
+
+@pytest.mark.services
+def test_each_trial_imports_from_the_folder_that_it_names_and_sets_have_one_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for k in range(3):
+        (tmp_path / f"variant{k}").mkdir()
+        (tmp_path / f"variant{k}" / "network.py").write_text(f"size = {k}\n")
+    (tmp_path / "mine.py").write_text(
+        "import sys\n\ndef train(config, run):\n    sys.path.insert(0, f'variant{config[\"variant\"]}')\n"
+        "    import network\n    names = ''.join({'alpha', 'beta', 'gamma', 'delta', 'epsilon', 'zeta'})\n"
+        "    return {'val_loss': network.size, 'val_order': int.from_bytes(names.encode()[:6])}\n"
+    )
+    (tmp_path / "study.yaml").write_text(
+        "study: variants\ntrainable: mine:train\nconfig: {variant: {choices: [0, 1, 2]}}\nbudget: {trials: 3}\n"
+        "confirm: null\nsampler: {name: grid}\nobjectives: [{metric: val_loss, direction: minimize}]\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run(capfd, "search", "study.yaml", *LOCAL)
+    assert code == 0, err
+    trials = load_study("variants").trials()
+    assert trials["val_loss"].to_list() == trials["config.variant"].to_list()
+    assert trials["val_order"].n_unique() == 1, "each was trained in a process of its own"
 
 
 def test_variables_of_a_launcher_do_not_reach_a_trial(
