@@ -25,7 +25,8 @@
 - `ResourceAndLabelSpec`: the CPUs and GPUs that a Ray would declare here, counted without starting one.
 - `ray_logging.stdout_deduplicator.skip_re`: the only filter for what a raylet prints into the driver's output.
 - `_internal_kv_put`, `_internal_kv_exists`: the GCS as a key-value store that every worker reaches while it trains.
-- `RayActorManager._actor_task_failed`: Tune recognises one of the five errors that mean that a worker is gone.
+- `RayActorManager._actor_task_failed`, `RayActorError` of `ray.tune.experiment.trial`: Tune recognises one of the five
+  errors that mean that a worker is gone.
 - `_ActorClassCache`: makes the actors of Tune's trials from a Trainable, so that every worker imports Tune, and with a
   runtime environment. Workers that wait already have none, so Ray starts another one.
 - `StorageContext`, `_TrialInfo`: what Tune sends to each actor. A worker imports Tune to read it.
@@ -199,9 +200,11 @@ def raylet_silenced() -> AbstractContextManager[None]:
 def every_death_known() -> Iterator[None]:
     """Make Tune treat every error that means a lost worker as RayActorError.
 
-    Tune recognises only RayActorError, and ends the whole run for a worker that Ray killed to free memory.
+    Tune recognises only RayActorError, and ends the whole run for a worker that Ray killed to free memory: one that
+    trains, and one that starts, whose first facts a trial then asks for.
     """
     from ray.air.execution._internal.actor_manager import RayActorManager
+    from ray.tune.experiment import trial
 
     manager: Any = RayActorManager
     real = manager._actor_task_failed
@@ -210,7 +213,7 @@ def every_death_known() -> Iterator[None]:
         gone = isinstance(exception, WORKER_GONE)
         real(self, tracked_actor_task, RayActorError(error_msg=str(exception)) if gone else exception)
 
-    with _replaced(manager, _actor_task_failed=failed):
+    with _replaced(manager, _actor_task_failed=failed), _replaced(trial, RayActorError=(RayActorError, *WORKER_GONE)):
         yield
 
 

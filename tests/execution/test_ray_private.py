@@ -23,7 +23,7 @@ from ray._private.node import Node
 from ray._raylet import AuthenticationTokenLoader, InnerGcsClient
 from ray.air.execution._internal.actor_manager import RayActorManager
 from ray.cloudpickle import CloudPickler
-from ray.exceptions import NodeDiedError, ObjectLostError, OutOfMemoryError, WorkerCrashedError
+from ray.exceptions import NodeDiedError, ObjectLostError, OutOfMemoryError, RayActorError, WorkerCrashedError
 from ray.experimental import internal_kv
 from ray.job_config import JobConfig
 from ray.train._internal.storage import StorageContext
@@ -282,6 +282,20 @@ def test_each_way_in_which_a_worker_goes_is_one_that_tune_knows(
         RayActorManager._actor_task_failed(None, None, ValueError())
     assert [type(each).__name__ for each in passed] == ["RayActorError", "ValueError"]
     assert RayActorManager._actor_task_failed is before
+
+
+@pytest.mark.parametrize("error", [*ERRORS, RayActorError()], ids=lambda error: type(error).__name__)
+def test_a_worker_that_goes_while_it_starts_leaves_its_trial_without_facts(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def get(ref: object) -> None:
+        raise error
+
+    monkeypatch.setattr(ray, "get", get)
+    begun = Trial("begun", stub=True)
+    begun._default_result_or_future = ray.ObjectRef.nil()
+    with ray_private.every_death_known():
+        assert begun.last_result == {"trial_id": begun.trial_id}
 
 
 def test_a_scheduler_reaches_the_workers_of_its_tuner() -> None:
