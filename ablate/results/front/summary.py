@@ -52,8 +52,6 @@ def summary(
 ) -> tuple[str, tuple[Pick, ...]]:
     """Return the answer in words, and the networks it names: the best, the smallest that is as good, the cheapest."""
     rows = _rows(study, front)
-    if not rows:
-        return "There is no answer yet: no trial of this data set is complete.", ()
     best, size = _best(study, rows), size_metric(study)
     if best[size] is None:
         pick = _pick(study, "Best of the front" if len(rows) > 1 else "The only one on the front", best, best, assessed)
