@@ -83,8 +83,8 @@ def test_a_terminal_of_another_encoding_or_of_no_width_shows_the_text(
 ) -> None:
     plain, done = (shell(f"{variables} ablate {command}", tmp_path) for variables in ("COLUMNS=80", setting))
     assert "Traceback" not in done.stderr + done.stdout, done.stderr
-    assert done.returncode == plain.returncode
     if setting == "COLUMNS=0":
+        assert done.returncode == plain.returncode
         assert (done.stdout, done.stderr) == (plain.stdout, plain.stderr)
 
 
