@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ablate.base.errors import RESUMABLE, AblateError, RequestError, StudyFailedError
-from ablate.base.plain_text import assignments, finite
+from ablate.base.plain_text import finite
 from ablate.cli import options
 from ablate.core.objectives import on_validation
 from ablate.driver.options import RunOptions
 from ablate.studies.locations import Locations
+from ablate.study.yaml_text import assignments
 
 if TYPE_CHECKING:
     from ablate.studies.campaign import LedgerCampaign

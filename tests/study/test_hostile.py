@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import resource
+import subprocess
+import sys
 from pathlib import Path
 from unittest import mock
 
@@ -130,6 +133,24 @@ def test_a_study_file_has_a_greatest_size(tmp_path: Path, capfd: pytest.CaptureF
     code, _, err = run(capfd, "plan", str(path))
     assert code == 2
     assert f"such a file has at most {SIZE_LIMIT_BYTES:,} bytes" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        ("plan /dev/zero", 2, f"such a file has at most {SIZE_LIMIT_BYTES:,} bytes"),
+        ("new x --from /dev/zero", 2, f"such a file has at most {SIZE_LIMIT_BYTES:,} bytes"),
+        ("plan /dev/stdin --no-time", 0, ""),
+    ],
+)
+def test_no_more_of_a_file_is_read_than_it_may_have(words: str, code: int, says: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "ablate", *words.split()],
+        input=TINY, capture_output=True, text=True, cwd=tmp_path, timeout=100, check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (2**33, 2**33)),
+    )  # fmt: skip
+    assert (done.returncode, len(done.stderr.splitlines())) == (code, code // 2), done.stderr
+    assert says in done.stderr
 
 
 @pytest.mark.parametrize(
