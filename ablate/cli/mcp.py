@@ -21,7 +21,6 @@ from ablate.cli import options
 from ablate.core.objectives import on_validation
 from ablate.driver.options import RunOptions
 from ablate.studies.locations import Locations
-from ablate.study.yaml_text import assignments
 
 if TYPE_CHECKING:
     from ablate.studies.campaign import LedgerCampaign
@@ -176,6 +175,7 @@ def reading_tools(asked: Locations) -> list[Callable[..., dict[str, Any]]]:
     from ablate.studies.stored import read_study
     from ablate.studies.verdict import judge
     from ablate.study import load_study
+    from ablate.study.yaml_text import assignments
 
     def plan(file: str) -> dict[str, Any]:
         """Check a study file, count its trials and size its networks; nothing is trained."""

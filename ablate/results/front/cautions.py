@@ -79,10 +79,11 @@ def shrinkage_text(found: Findings) -> str:
     if not both.height:
         return ""
     drop = float((both["searched"] - both["confirmed"]).to_numpy().mean())
-    size = format_signed(name, abs(drop)).lstrip("+")
+    size = format_signed(name, abs(drop))  # without a sign if it rounds to 0
     word = "better" if (drop > 0) == is_maximized(quality) else "worse"
     unit = " points" if is_share(name) else ""
+    said = f"{size[1:]}{unit} {word} than" if size[0] == "+" else "as good as"
     return (
-        f"The search's numbers were {size}{unit} {word} than the confirmed ones, on average over all {both.height} "
+        f"The search's numbers were {said} the confirmed ones, on average over all {both.height} "
         f"confirmed network{'s' * (both.height != 1)}."
     )

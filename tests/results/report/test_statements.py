@@ -87,6 +87,7 @@ def test_a_front_without_a_cheaper_network_is_not_said_to_have_none_close() -> N
     rows = [trial_row("digits", number, val_accuracy=0.9) for number in range(2)]  # equal on every objective
     answer, picks = summary(study, "digits", front_table(Results(study, trials_of(rows))))
     assert "comes within" not in answer
+    assert "is one of the 2 best of the front: 90.00%" in answer
     assert answer.endswith("Numbers of the search do not tell networks apart: each network was chosen by them.")
     assert [pick.role for pick in picks] == ["Best of the front"]
 
