@@ -18,7 +18,6 @@ from rich.table import Table
 
 from ablate.base.plain_text import (
     LONGEST_TEXT,
-    assignments,
     finite,
     one_printable_line,
     printable,
@@ -130,9 +129,6 @@ def test_numbers_of_a_table_stay_numbers() -> None:
     assert csv_text(table) == "a,b,c\n-0.5,-0.5,\n,'-b,'@\n"
 
 
-def test_settings_are_written_as_a_study_file_has_them_and_numbers_as_json_has_them() -> None:
-    assert assignments({"a.b": True, "c": "x y", "d": 0.5, "e": None, "f": "true"}) == [
-        "a.b=true", "c=x y", "d=0.5", "e=null", "f=true",
-    ]  # fmt: skip
+def test_numbers_are_written_as_json_has_them() -> None:
     values = {"a": [math.nan, (1.5, -math.inf)], "b": {"c": math.inf, "d": "nan"}}
     assert finite(values) == {"a": [None, [1.5, None]], "b": {"c": None, "d": "nan"}}

@@ -5,12 +5,13 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 from ablate.base.plain_text import one_printable_line
 
 FAULTS_SHOWN = 20
 NAMES_SHOWN = 50
+V = TypeVar("V")
 NO_MEMORY = "DefaultCPUAllocator: can't allocate memory"  # torch's message in a RuntimeError on a CPU
 TrialFault = Literal["trial", "memory", "died"]
 RESUMABLE = 75  # EX_TEMPFAIL of sysexits.h: nothing is lost, the same command continues
@@ -169,6 +170,16 @@ class TrialError(AblateError):
 
 class PausedError(AblateError):
     """A trial has paused as requested; it continues from the checkpoint that it has written."""
+
+
+def once(pairs: Iterable[tuple[str, V]]) -> dict[str, V]:
+    """Return names and values that were typed; raise RequestError for a name that occurs twice."""
+    found: dict[str, V] = {}
+    for name, value in pairs:
+        if name in found:
+            raise RequestError(f"{name} is given twice: leave one of them out")
+        found[name] = value
+    return found
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -132,7 +132,7 @@ class Pool:
 
     def beta(self) -> Number:
         """Return the correlation less one standard error, from 0 to .98; 0 while there are few pairs."""
-        r = self.cross / np.sqrt(self.paired * self.shared + TINY**2)
+        r = self.cross / (np.sqrt(self.paired) * np.sqrt(self.shared) + TINY)
         low = r - 1 / np.sqrt(np.maximum(self.pairs, 1))
         return np.where(np.less(self.pairs, FEWEST_PAIRS), 0.0, np.clip(low, 0.0, HIGHEST_CORRELATION))
 
@@ -197,7 +197,8 @@ def compare(
         freedoms.append(rule.prior + arm.n - 1)
         moderated.append(part * (rule.prior * variance + arm.squares) / freedoms[-1])
     square = moderated[0] + moderated[1]
-    satterthwaite = square**2 / (moderated[0] ** 2 / freedoms[0] + moderated[1] ** 2 / freedoms[1])
+    share = moderated[0] / square
+    satterthwaite = 1 / (share**2 / freedoms[0] + (1 - share) ** 2 / freedoms[1])
     return Comparison(
         gain=candidate.mean - beta * shared - (1 - beta) * reference.mean,
         se=np.sqrt(square),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -64,11 +63,6 @@ def setting(name: str, value: Any) -> str:
 def settings_text(values: Mapping[str, Any], names: Iterable[str]) -> str:
     """Return the settings of `names` that `values` has, separated by dots."""
     return " · ".join(setting(name, values[name]) for name in names if values.get(name) is not None)
-
-
-def assignments(values: Mapping[str, Any]) -> list[str]:
-    """Return `name=value` for each setting, as `ablate enqueue` reads it."""
-    return [f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in values.items()]
 
 
 def finite(value: Any) -> Any:

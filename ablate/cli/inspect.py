@@ -14,7 +14,7 @@ import typer
 from rich.table import Column, Table
 from rich.text import Text
 
-from ablate.base.errors import RESUMABLE
+from ablate.base.errors import RESUMABLE, RequestError
 from ablate.cli import options
 from ablate.cli.terminal import console, errors, print_json
 from ablate.core.objectives import STATE_ORDER
@@ -78,6 +78,8 @@ def trial(
     """Print one trial: its network, its epochs, each attempt that failed and why, and the last lines of its output."""
     from ablate.studies.trial import details_lines, trial_details
 
+    if log and as_json:
+        raise RequestError("--log and --json: give one of them")
     found = trial_details(study, asked, number=number, dataset=dataset)
     if log:
         print(found["output"], end="")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import threading
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ablate.base.errors import RESUMABLE, AblateError, RequestError, StudyFailedError
-from ablate.base.plain_text import assignments, finite
+from ablate.base.plain_text import finite
 from ablate.cli import options
 from ablate.core.objectives import on_validation
 from ablate.driver.options import RunOptions
@@ -113,6 +114,8 @@ class Judging:
 
     def wait_for(self, request: int, seconds: float = LONGEST_WAIT) -> dict[str, Any]:
         """Return the verdict on a submitted change once it is decided; `open` after `seconds`, at most 50."""
+        if not 0 <= seconds < math.inf:
+            raise RequestError(f"seconds: a finite number from 0, and this is {seconds}")
         ends = time.monotonic() + min(seconds, LONGEST_WAIT)
         while True:
             found = self.read()
@@ -133,7 +136,7 @@ class Judging:
 
     def list_candidates(self, last: int = 20) -> dict[str, Any]:
         """Return the verdicts on the last candidates."""
-        return {"candidates": [_shown(each.as_values()) for each in self.read().verdicts()[-last:]]}
+        return {"candidates": [_shown(each.as_values()) for each in self.read().verdicts()[-_count(last) :]]}
 
     def drive(self, found: LedgerCampaign) -> None:
         """Start the driver unless one runs; raise StudyFailedError, once, if the last one failed."""
@@ -172,6 +175,7 @@ def reading_tools(asked: Locations) -> list[Callable[..., dict[str, Any]]]:
     from ablate.studies.stored import read_study
     from ablate.studies.verdict import judge
     from ablate.study import load_study
+    from ablate.study.yaml_text import assignments
 
     def plan(file: str) -> dict[str, Any]:
         """Check a study file, count its trials and size its networks; nothing is trained."""
@@ -188,7 +192,7 @@ def reading_tools(asked: Locations) -> list[Callable[..., dict[str, Any]]]:
 
     def trials(study: str, last: int = 20) -> dict[str, Any]:
         """Return the last trials of a study with settings, state and metrics on the validation split."""
-        rows = trials_table(_blind(read_study(study, asked)).snapshot).tail(last).to_dicts()
+        rows = trials_table(_blind(read_study(study, asked)).snapshot).tail(_count(last)).to_dicts()
         return _shown({"trials": [{name: value for name, value in row.items() if value is not None} for row in rows]})
 
     def verdict(study: str, metric: str | None = None) -> dict[str, Any]:
@@ -212,6 +216,12 @@ def reading_tools(asked: Locations) -> list[Callable[..., dict[str, Any]]]:
         return _shown({"picks": [*map(as_values, pick_networks(found, read_bounds(least or [], most or []), dataset))]})
 
     return [plan, status, front, trials, verdict, enqueue, pick]
+
+
+def _count(last: int) -> int:
+    if last < 1:
+        raise RequestError(f"last: a whole number from 1, and this is {last}")
+    return last
 
 
 def _blind(found: Stored) -> Stored:

@@ -85,6 +85,13 @@ def duration(text: str) -> float:
         raise typer.BadParameter("must be a time, such as 90s, 10m or 1h30m.") from None
 
 
+def runs_folder(text: str | Path) -> Path:
+    """Return the folder that was typed; raise RequestError for an empty text."""
+    if not str(text):
+        raise RequestError("--runs-dir: this names no folder; write '.' for the current one")
+    return Path(text)
+
+
 def pack_size(text: object) -> int | Literal["auto"]:
     """Return the value of --pack; raise RequestError if it is neither a number from 1 nor `auto`."""
     pack = str(text)
@@ -96,7 +103,12 @@ def pack_size(text: object) -> int | Literal["auto"]:
 
 
 GATHERED: dict[str, Any] = {  # by the name of a field of RunOptions, in the order of a help text
-    "runs_dir": Annotated[Path, typer.Option(envvar="ABLATE_RUNS", help="Folder that holds one folder per study.")],
+    "runs_dir": Annotated[
+        Path,
+        typer.Option(
+            envvar="ABLATE_RUNS", parser=runs_folder, metavar="PATH", help="Folder that holds one folder per study."
+        ),
+    ],
     "data_dir": DataDir,
     "storage": Annotated[
         str | None,

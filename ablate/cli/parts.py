@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from ablate.base.errors import RequestError
+from ablate.base.errors import RequestError, once
 from ablate.cli import options
 from ablate.cli.terminal import console, print_json
 
@@ -51,13 +51,13 @@ def parts(
 def _read(values: Sequence[str]) -> dict[str, Any]:
     from ablate.study.yaml_text import read_scalar
 
-    found = {}
-    for text in values:
+    def setting(text: str) -> tuple[str, Any]:
         name, sign, value = text.partition("=")
         if not sign or not name.isidentifier():
             raise RequestError(f"--set {text!r}: write NAME=VALUE")
-        found[name] = read_scalar(value)
-    return found
+        return name, read_scalar(value)
+
+    return once(map(setting, values))
 
 
 def _table(found: Mapping[str, Any]) -> Table:

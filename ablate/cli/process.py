@@ -21,6 +21,8 @@ def process() -> None:
     """
     ending = _Ending()
     atexit.register(ending.leave)
+    if os.environ.get("COLUMNS") == "0":  # a terminal of unknown width, where rich would show nothing
+        del os.environ["COLUMNS"]
     collect_rarely()
     ensure_home()
     try:

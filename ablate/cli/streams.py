@@ -78,6 +78,6 @@ def _tolerant(stream: TextIO | None) -> Any:
     return io.TextIOWrapper(
         io.BufferedWriter(raw),
         encoding=stream.encoding,
-        errors=stream.errors,
+        errors="backslashreplace",
         line_buffering=getattr(stream, "line_buffering", False),
     )

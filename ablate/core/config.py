@@ -11,8 +11,20 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from ablate.base.errors import Fault
 
 Protocol = Literal["held_out", "paper"]
-Positive = Annotated[int, Field(ge=1)]
+LARGEST = 2**31 - 1  # of a whole number
 FROZEN = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)  # built when first validated
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("a number, and not true or false")
+    return value
+
+
+NUMBER = BeforeValidator(_number)
+Positive = Annotated[int, Field(ge=1, le=LARGEST), NUMBER]
+NotNegative = Annotated[int, Field(ge=0, le=LARGEST), NUMBER]
+Seeds = Annotated[int, Field(ge=1, le=100_000), NUMBER]  # listed one by one
 
 
 def _one_to_pair(value: Any) -> Any:

@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
+from ablate.base.plain_text import counted
+
 SIZE_METRICS = ("params", "params_body", "flops")  # counted on the built model, before any training
 COST_METRICS = (*SIZE_METRICS, "wall_seconds")  # of the trial as a whole, the same for all its replicates
 SIZE_COLUMNS = (*SIZE_METRICS, "q")  # what tables show of a size; q is K M / P (paper A, Eq. 12)
@@ -177,6 +179,15 @@ def violation(constraint: ConstraintLike, value: float) -> float:
 def constraint_text(constraint: ConstraintLike) -> str:
     """Return a constraint as a study file writes it: `params <= 200000`."""
     return f"{constraint.metric} {constraint.op} {constraint.bound:g}"
+
+
+def no_front_text(complete: int, constraints: Iterable[ConstraintLike]) -> str:
+    """Return why there is no front, given the number of complete trials."""
+    if not complete:
+        return "no trial is complete"
+    kept = " and ".join(map(constraint_text, constraints))
+    rule = f"keeps {kept}" if kept else "has a value of every objective"
+    return f"{counted(complete, 'trial')} {'is' if complete == 1 else 'are'} complete, and none {rule}"
 
 
 def may_stand(

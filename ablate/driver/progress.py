@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from ablate.core.objectives import no_front_text
 from ablate.core.trial import TrialState
 from ablate.study import Study
 from ablate.tuning import FrontMember, Standing
@@ -104,7 +105,7 @@ class ProgressDisplay:
             stage = standing.current
             text = " ".join(f"{count} {state.lower()}" for state, count in stage.states.items() if count)
             counted = f"{self._stages[stage.stage]} {text or 'starting'} of {stage.total}"
-            parts.append(f"{standing.dataset}: {counted}; {self._leader(standing.dataset)}")
+            parts.append(f"{standing.dataset}: {counted}; {self._leader(standing)}")
         return f"[{self._elapsed()}] " + " | ".join(parts) + f" | {self._left(found)}"
 
     def _render(self) -> RenderableType:
@@ -147,11 +148,11 @@ class ProgressDisplay:
             table.add_row(f"and {len(members) - FRONT_ROWS} more")
         return table
 
-    def _leader(self, dataset: str) -> str:
-        """Return the front's best trial on the first objective."""
-        members = self._front(dataset)
+    def _leader(self, standing: Standing) -> str:
+        """Return the front's best trial on the first objective, or why there is none."""
+        members = self._front(standing.dataset)
         if not members:
-            return "no finished trial yet"
+            return no_front_text(standing.stages[0].states[TrialState.COMPLETE], self._study.constraints)
         leader = members[0]
         named = zip(self._study.objectives, leader.values, strict=True)
         values = ", ".join(f"{objective.metric} {_number(value)}" for objective, value in named)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ablate.base.errors import RequestError, did_you_mean
+from ablate.base.errors import RequestError, did_you_mean, once
 from ablate.core.code_version import SHORT
 from ablate.ledger.requests import ENQUEUE, PRUNE, RETRY, STOP, Command, Request, find_unanswered
 from ablate.studies.locations import Locations
@@ -15,7 +15,7 @@ from ablate.studies.status import resume_command, running_driver
 from ablate.studies.stored import Stored, open_ledger, trial_of
 from ablate.study.given import read_given
 from ablate.study.space import Choices, Range, is_same
-from ablate.study.yaml_text import read_scalar
+from ablate.study.yaml_text import assignments, read_scalar
 from ablate.tuning.recorded import has_room, recorded_searches
 from ablate.tuning.refusals import refusal
 
@@ -26,13 +26,13 @@ def enqueue(name: str, locations: Locations, words: Sequence[str], *, dataset: s
     Raises RequestError, with nothing written, for a setting or value that the study does not search, for a
     configuration that is in the study already, and for a comparison or a deterministic study.
     """
-    typed = dict(_setting(word) for word in words)
+    typed = once(map(_setting, words))
     with open_ledger(name, locations) as ledger:
         found = Stored.of(ledger, name)
         label = _label(found, dataset)
         ranges = found.study.space_for(label).ranges
         given = {setting: _value(ranges.get(setting), text) for setting, text in typed.items()}
-        message = shlex.join([ENQUEUE, label, *_words(given)])
+        message = shlex.join([ENQUEUE, label, *assignments(given)])
         _refuse(found, _request(label, ENQUEUE, message, parameters=given))
         values = read_given(found.study, label, given)
         _refuse_repeated(found, label, values)
@@ -80,7 +80,7 @@ def ask_campaign(
     with open_ledger(name, locations) as ledger:
         found = Stored.of(ledger, name)
         code = [parameters["code"]["revision"][:SHORT]] if parameters.get("code") else []
-        words = [command, *_words(parameters.get("settings", {})), *code]
+        words = [command, *assignments(parameters.get("settings", {})), *code]
         label, message = found.study.labels[0], shlex.join(words)
         _refuse(found, _request(label, command, message, parameters=dict(parameters)))
         if only_check:
@@ -89,13 +89,9 @@ def ask_campaign(
         return ledger.request(name, payload, dataset=label)
 
 
-def _words(settings: Mapping[str, Any]) -> list[str]:
-    return [f"{name}={value}" for name, value in settings.items()]
-
-
 def typed_settings(words: Iterable[str]) -> dict[str, Any]:
     """Return settings from words NAME=VALUE, each value read as in a study file."""
-    return {name: read_scalar(value) for name, value in map(_setting, words)}
+    return {name: read_scalar(value) for name, value in once(map(_setting, words)).items()}
 
 
 def _setting(word: str) -> tuple[str, str]:

@@ -12,6 +12,7 @@ from sqlalchemy import Connection, RowMapping, Select, bindparam, func, or_, sel
 
 from ablate.base.errors import LedgerError, NoLedgerError
 from ablate.base.processes import this_process
+from ablate.core.config import LARGEST
 from ablate.core.trial import TrialState
 from ablate.ledger.database import Database
 from ablate.ledger.lease import LEASE_SECONDS, LeaseRequest, claim
@@ -188,7 +189,8 @@ class Ledger:
         With `number`, trials and reports are those of that number only.
         """
         trials_asked, reports_asked = (
-            query if number is None else query.where(trial_table.c.number == number) for query in (_TRIALS, _REPORTS)
+            query if number is None else query.where(trial_table.c.number == min(number, LARGEST))
+            for query in (_TRIALS, _REPORTS)
         )
         queries = (
             self._studies().where(study_table.c.name == name),

@@ -13,7 +13,7 @@ from ablate.base.plain_text import finite
 from ablate.core.code_version import SHORT
 from ablate.core.objectives import is_maximized, is_share
 from ablate.core.trial import TrialState
-from ablate.ledger.requests import ANSWERED, JUDGED
+from ablate.ledger.requests import ANSWERED, CLOSE, JUDGE, JUDGED, REQUESTED
 from ablate.results.rendering.numbers import spell_metric
 from ablate.studies.locations import Locations
 from ablate.studies.stored import Stored, read_study
@@ -241,8 +241,12 @@ class LedgerCampaign:
         return f"{100 * value:.2f}" if is_share(self.campaign.quality.metric) else f"{value:.3g}"
 
     def verdict_on(self, request: int) -> Verdict:
-        """Return the verdict on the candidate that a request submitted."""
+        """Return the verdict on the candidate that a request submitted; raise RequestError for an unknown request."""
         events = self.stored.snapshot.events
+        known = [e.rowid for e in events if e.kind == REQUESTED and e.payload.get("command") in (JUDGE, CLOSE)]
+        if request not in known:
+            had = f"its last one is {known[-1]}" if known else "it has had none"
+            raise RequestError(f"request: campaign {self.study.name!r} has no request {request}; {had}")
         found = next((e for e in events if e.kind == ANSWERED and e.payload.get("request") == request), None)
         if found is None or "candidate" not in found.payload:
             refused = "" if found is None else str(found.payload.get("refused", ""))

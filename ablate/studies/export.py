@@ -24,9 +24,11 @@ def export_study(name: str, locations: Locations, *, form: Form, to: Path | None
     """Write study `name` and return the path of the file or folder, and the names of what is in it.
 
     `to` is a file for `optuna` and a folder for tables; by default both are in the study's home. Raises RequestError
-    if a file of another origin is there, and ResultsDownError if the disk cannot be written.
+    for a URL and if a file of another origin is there, and ResultsDownError if the disk cannot be written.
     """
     found = read_study(name, locations)
+    if to is not None and to.parts[:1] == ("sqlite:",):
+        raise RequestError(f"--to {to}: write the path of a file, such as {name}.db, and no URL")
     place = to if to is not None else locations.make_home(name) / (OPTUNA_FILE if form == "optuna" else TABLES)
     place = place.absolute()
     make_folder(place.parent if form == "optuna" else place)

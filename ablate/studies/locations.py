@@ -52,7 +52,7 @@ class Locations:
         try:
             self.root.joinpath(*LONGEST_BELOW).lstat()
         except OSError as error:
-            if error.errno not in (errno.ENOENT, errno.ENOTDIR):
+            if error.errno != errno.ENOENT:
                 raise RequestError(f"{self.root}: cannot be used ({error.strerror}). {OTHER_FOLDER}") from None
 
     @property

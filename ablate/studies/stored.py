@@ -73,7 +73,10 @@ def open_ledger(name: str, locations: Locations) -> Iterator[Ledger]:
     home = locations.home(name)
     if locations.storage is None:
         refuse_links(home, folders=())
-        if not (home / "ledger.sqlite").is_file():
+        if not (home / "ledger.sqlite").exists():
+            if home.is_dir():
+                advice = "Move it back, or name the ledger that this folder belongs to with --storage."
+                raise RequestError(f"study {name!r}: there is no ledger.sqlite in {home}. {advice}")
             raise RequestError(_explain_unknown(name, known_names(locations), str(locations.runs_dir)))
     with Ledger.open(locations.storage_url(name), create=False) as ledger:
         yield ledger
@@ -134,7 +137,7 @@ def _place(study: Study, trials: pl.DataFrame, number: int | None, dataset: str 
         raise RequestError(f"study {study.name!r} has no data set {dataset!r}. {did_you_mean(dataset, study.datasets)}")
     rows = trials if dataset is None else trials.filter(pl.col("dataset") == dataset)
     if number is not None:
-        rows = rows.filter(pl.col("trial") == number)
+        rows = rows.filter(pl.Series([each == number for each in rows["trial"]], dtype=pl.Boolean))
         if rows.height != 1:
             several = f"several data sets have one. Type --dataset to say which: {', '.join(rows['dataset'])}"
             raise RequestError(

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ablate.base.files import below, refuse_links
+from ablate.base.plain_text import counted
 from ablate.base.redaction import redact_url
 from ablate.core.objectives import mean
 from ablate.core.trial import checkpoint_folder
@@ -99,7 +100,7 @@ def details_lines(found: Mapping[str, Any]) -> Iterator[RenderableType]:
     if found["mlflow_run"]:
         yield Text(f"MLflow run: {found['mlflow_run']}")
     if found["reports"]:
-        yield Text(f"Means over {len(config['seeds'])} seeds (each of them with --json):")
+        yield Text(f"Means over {counted(len(config['seeds']), 'seed')} (each of them with --json):")
         headings, rows = epoch_rows(found["reports"], found["unit"])
         table = Table(box=None, pad_edge=False, show_edge=False)
         for heading in headings:

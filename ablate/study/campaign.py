@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
+from ablate.core.config import Positive
 from ablate.study.sections import Metric, Section
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ MOST_RUNS = 1_000_000  # of a campaign whose file gives no `budget.trials`
 class Closing(Section):
     """The comparison of the first champion with the last one, on fresh seeds, that ends a campaign."""
 
-    replicates: Annotated[int, Field(ge=2)] = 8
+    replicates: Annotated[int, Field(ge=2, le=100_000)] = 8
     """Fresh seeds on which each of the two is trained."""
     test: bool = True
     """Whether they are compared on the test split, which is opened once. `false`: on the validation split."""
@@ -41,11 +42,11 @@ class Campaign(Section):
     """Whether a new champion keeps the runs by which it won, or begins with fresh seeds."""
     gate: Literal["better", "not-worse"] = "better"
     """What a change must be to be kept. `not-worse` than the champion by more than `margin`."""
-    expect: Annotated[int, Field(ge=1)] = 50
+    expect: Positive = 50
     """Number of candidates that share the error rate about equally. The campaign may be longer."""
-    length: Annotated[int, Field(ge=1)] | None = None
+    length: Positive | None = None
     """Number of candidates, if it is known: equal parts of the error rate for these, none for later ones."""
-    runs: Annotated[int, Field(ge=1)] = 32
+    runs: Positive = 32
     """Runs of a candidate at most; a candidate that is not decided by then is not kept."""
     effort: Literal["frugal", "normal", "thorough"] | None = None
     """How soon a hopeless candidate is given up. Default: normal; frugal in mode `explore`."""

@@ -64,13 +64,15 @@ def read_study(
 def read_text(path: Path) -> str:
     """Return the text of a study file, or of a file that describes one; raise StudyFileError if it cannot be read."""
     try:
-        if path.stat().st_size > SIZE_LIMIT_BYTES:
-            refuse(str(path), f"such a file has at most {SIZE_LIMIT_BYTES:,} bytes")
-        return path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8") as file:
+            text = file.read(SIZE_LIMIT_BYTES + 1)
     except FileNotFoundError:
         refuse(str(path), "no such file." + _near(path))
     except (OSError, UnicodeDecodeError) as error:
         refuse(str(path), f"cannot be read: {error}")
+    if len(text.encode()) > SIZE_LIMIT_BYTES:
+        refuse(str(path), f"such a file has at most {SIZE_LIMIT_BYTES:,} bytes")
+    return text
 
 
 def parse_study(text: str, file: str = "study", *, known_good: bool = False) -> Study:

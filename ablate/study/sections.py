@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
 
 from ablate.base.plain_text import metric_name_fault
-from ablate.core.config import FROZEN, TrainableSettings
+from ablate.core.config import FROZEN, LARGEST, NUMBER, Positive, Seeds, TrainableSettings
 from ablate.core.objectives import COST_METRICS, on_validation
 from ablate.core.registry import COMMAND_PREFIX
 from ablate.study.design import REMOVED, Design
@@ -58,6 +58,18 @@ def _plain_name(value: str) -> str:
     return value
 
 
+def _row_name(value: str) -> str:
+    if not value.strip() or "\n" in value:
+        raise ValueError("a name is text on one line, and not empty")
+    return value
+
+
+def _once(values: tuple[str, ...]) -> tuple[str, ...]:
+    if repeated := [name for name in values if values.count(name) > 1]:
+        raise ValueError(f"each name stands here once, and {repeated[0]!r} does more often")
+    return values
+
+
 def constraint(value: Any) -> Any:
     if not isinstance(value, str):
         return value
@@ -70,7 +82,7 @@ def constraint(value: Any) -> Any:
 def labelled(value: Any) -> Any:
     """Accept a list of names, `name: null`, and a label that is itself the task's name."""
     if isinstance(value, list) and all(isinstance(name, str) for name in value):
-        value = dict.fromkeys(value)
+        value = dict.fromkeys(_once(tuple(value)))
     if not isinstance(value, dict):
         return value
     entries = {label: {} if entry is None else entry for label, entry in value.items()}
@@ -80,8 +92,10 @@ def labelled(value: Any) -> Any:
 Metric = Annotated[str, AfterValidator(_metric)]
 ComparedMetric = Annotated[str, AfterValidator(_compared_metric)]
 Name = Annotated[str, AfterValidator(_plain_name)]
+RowName = Annotated[str, AfterValidator(_row_name)]
+Names = Annotated[tuple[str, ...], Field(min_length=1), AfterValidator(_once)]
 Amount = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
-Duration = Annotated[float, BeforeValidator(_seconds, json_schema_input_type=float | str), Field(gt=0)]
+Duration = Annotated[float, BeforeValidator(_seconds, json_schema_input_type=float | str), Field(gt=0), NUMBER]
 
 
 class Section(BaseModel):
@@ -195,7 +209,7 @@ class SamplerConfig(Section):
     name: str | None = None
     """front, tpe, nsga2, gp, qmc, random, grid, design, or an import path. Default: front if exactly one objective is
     learned from trials and the others are counted on the network before, otherwise tpe."""
-    startup_trials: Annotated[int, Field(ge=1)] | None = None
+    startup_trials: Positive | None = None
     """Random trials per data set before a model-based sampler starts. Default: 5 for front, 10 for the others."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of the sampler."""
@@ -206,9 +220,9 @@ class SchedulerConfig(Section):
 
     name: str = "asha"
     """asha, none, or an import path."""
-    reduction: Annotated[int, Field(ge=2)] = 3
+    reduction: Annotated[int, Field(ge=2, le=LARGEST)] = 3
     """Reduction factor: the best 1/N of the trials at a rung continue."""
-    min_epochs: Annotated[int, Field(ge=1)] = 1
+    min_epochs: Positive = 1
     """Epoch of the first rung. Each further rung is at `reduction` times the epoch of the one before."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of the scheduler."""
@@ -219,14 +233,14 @@ class Stop(Section):
 
     gain: Amount
     """The gain below which the search ends: a share of the hypervolume; with one objective, in its own unit."""
-    within: Annotated[int, Field(ge=2)] = 20
+    within: Annotated[int, Field(ge=2, le=LARGEST)] = 20
     """The number of search trials of which this gain is expected."""
 
 
 class Budget(Section):
     """What the search may spend. Confirmation is not part of it."""
 
-    trials: Annotated[int, Field(ge=1)] = 24
+    trials: Positive = 24
     """Number of search trials."""
     scope: Literal["per_dataset", "total"] = "per_dataset"
     """Whether `trials` is the number for each data set or for all together."""
@@ -257,11 +271,11 @@ class Budget(Section):
 class Confirm(Section):
     """Retrain the front on fresh seeds and open the test split once."""
 
-    replicates: Annotated[int, Field(ge=1)] = 3
+    replicates: Seeds = 3
     """Fresh seeds per configuration."""
-    top: Annotated[int, Field(ge=1)] | None = None
+    top: Positive | None = None
     """Confirm at most N configurations of the front, spread evenly along it. Default: all."""
-    budget: Annotated[int, Field(ge=1)] | None = None
+    budget: Positive | None = None
     """Train networks whose place on the front is uncertain on further seeds, until the confirmation of a data set has
     trained N seeds in all. Default: no further seeds."""
     margin: dict[Metric, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
@@ -281,7 +295,7 @@ class Start(Section):
 
     model_config = ConfigDict(extra="allow")
 
-    datasets: tuple[str, ...] | None = None
+    datasets: Names | None = None
     """Data sets on which it is tried. Default: all."""
 
     @property
@@ -295,16 +309,16 @@ class Variant(Sectioned):
 
     section_text = "Settings that this row fixes."
 
-    name: str
+    name: RowName
     """Name of the row."""
-    datasets: tuple[str, ...] | None = None
+    datasets: Names | None = None
     """Data sets on which the row runs. Default: all."""
 
 
 class DatasetSettings(Sectioned):
     """Settings of some data sets. They override `model` and `training`; those of a variant override them."""
 
-    datasets: tuple[str, ...]
+    datasets: Names
     """The data sets that these settings apply to."""
 
 
@@ -334,9 +348,9 @@ class Tune(Sectioned):
     model_config = ConfigDict(json_schema_extra={"patternProperties": {r"^[a-z_]+\.": {}}})
     section_text = "Ranges of the settings that are tuned."
 
-    trials: Annotated[int, Field(ge=1)]
+    trials: Positive
     """Tuning trials of each row, configuration and data set; all rows try the same values."""
-    replicates: Annotated[int, Field(ge=1)] | None = None
+    replicates: Seeds | None = None
     """Tuning seeds, which no row is trained on. Seed j of a row is trained with the values that won on tuning seed j,
     modulo their number. Default: as many as `replicates`; fewer leave the luck of tuning out of the intervals."""
 
@@ -374,7 +388,7 @@ def _listed(value: Any) -> Any:
 class Twin(Section):
     """Which parts get a twin: the complete network, narrowed to the size of the one without the part."""
 
-    parts: tuple[str, ...] | None = None
+    parts: Names | None = None
     """Parts whose rows `without-NAME` get one. Default: every part that can be removed."""
     setting: str | None = None
     """Whole number that is lowered, such as `config.width`. Default: `model.width`, and `model.mlp` in proportion."""
@@ -400,7 +414,7 @@ class Compare(Section):
     """Add for each row `without-NAME` the complete network, narrowed to as many parameters: `true`, or parts."""
     placebo: bool = False
     """Add the baseline again, as `placebo`, on other seeds: what noise alone looks like."""
-    metrics: Annotated[tuple[ComparedMetric, ...], Field(min_length=1)] = ("val_accuracy",)
+    metrics: Annotated[tuple[ComparedMetric, ...], Field(min_length=1), AfterValidator(_once)] = ("val_accuracy",)
     """Metrics that are compared. The terminal shows the first."""
     margin: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
     """The smallest difference that matters, by metric and in its unit. It gives verdicts; write it before the runs."""
@@ -408,7 +422,7 @@ class Compare(Section):
     """Whether Holm's correction over rows also holds for non-inferiority and equivalence, each as a separate family."""
     diverged: dict[str, float] = Field(default_factory=dict)
     """What a seed that diverges counts as, by metric. Without it, a cell with such a seed has no mean."""
-    columns: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    columns: dict[RowName, Names] = Field(default_factory=dict)
     """Columns of the table, each the mean over the data sets listed. Default: one column per data set."""
     datasets: Literal["fixed", "random"] = "fixed"
     """`random`: add verdicts for which the data sets of a column are a sample of others like them; at least five."""

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, ModelWrapValidatorHandler, SerializeAsAny, model_validator
 
-from ablate.core.config import TaskConfig, TrainableSettings
+from ablate.core.config import Positive, Seeds, TaskConfig, TrainableSettings
 from ablate.core.objectives import SIZE_METRICS, on_test, on_validation
 from ablate.core.registry import COMMAND_PREFIX, FAMILY, TRAINABLES, read_task, trainable_settings
 from ablate.core.trial import PLACEBO_SEED_BASE
@@ -26,6 +26,7 @@ from ablate.study.sections import (
     DatasetSettings,
     Level,
     Name,
+    Names,
     Objective,
     Part,
     SamplerConfig,
@@ -89,7 +90,7 @@ class Study(Sectioned):
     scheduler: SchedulerConfig = SchedulerConfig()
     start: tuple[Start, ...] = ()
     """Configurations that are tried first, such as `{model.depth: 2}`."""
-    replicates: Annotated[int, Field(ge=1)] = 1
+    replicates: Seeds = 1
     """Seeds trained per search trial."""
     budget: Budget = Budget()
     constraints: tuple[
@@ -97,7 +98,7 @@ class Study(Sectioned):
     ] = ()
     confirm: Confirm | None = Confirm()
     """How the front is confirmed. Default: on three fresh seeds. `null`: not at all, and the report says so."""
-    deterministic: Annotated[int, Field(ge=1)] | None = None
+    deterministic: Positive | None = None
     """Make the study the same at any concurrency: at most N trials of a data set run at once, unseen by each other."""
     tune: Tune | None = None
     """Tune some settings of every row of a comparison first. Default: all rows are trained with the file's settings."""
@@ -109,7 +110,7 @@ class Study(Sectioned):
     """What pages and commands call that after which a trial reports. It changes no number."""
     scale: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Reduce epochs, data and the averaged grid to this share. Every number is then marked as scaled."""
-    only: tuple[str, ...] | None = None
+    only: Names | None = None
     """Run these data sets only."""
 
     @model_validator(mode="wrap")

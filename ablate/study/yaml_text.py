@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -101,6 +102,14 @@ def read_scalar(text: str) -> Any:
     except yaml.YAMLError:
         return text
     return text if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def assignments(values: Mapping[str, Any]) -> list[str]:
+    """Return `name=value` for each setting, as `ablate enqueue` reads it; a text is quoted if it reads as a number."""
+    return [
+        f"{name}={value if isinstance(value, str) and read_scalar(value) == value else json.dumps(value)}"
+        for name, value in values.items()
+    ]
 
 
 def read_yaml(text: str, file: str) -> tuple[dict[str, Any], dict[Path, int]]:

@@ -286,3 +286,13 @@ def test_a_candidate_that_saves_no_more_than_was_asked_has_evenly_spread_p_value
     times = np.exp(0.2 * random("no saving").standard_normal((1000, 24)))
     doubts = [doubt_of_ratio(0.9 * row[:8], row[8:], 0.9) for row in times]
     assert stats.kstest(doubts, "uniform").pvalue > 0.01
+
+
+@pytest.mark.parametrize("outlier", [1e60, 1e99, -1e99])
+def test_a_candidate_of_huge_values_is_judged(outlier: float) -> None:
+    pool = Pool()
+    for _ in range(3):
+        found = judge(np.array([0.9, outlier, 0.91]), REFERENCE[:3], REFERENCE[:6], pool, 1, rule=RULE)
+        assert np.isfinite([found.gain, found.se, found.df, found.p, found.correlation]).all()
+        assert found.state in ("open", "discard")
+        pool.add(np.array([0.9, outlier, 0.91]), np.array([0.8, outlier, 0.85]))

@@ -138,7 +138,7 @@ def test_plan_counts_trials_and_estimates_time(capfd: pytest.CaptureFixture[str]
     ("arguments", "code", "message"),
     [
         (["search", "nowhere.yaml"], 2, r"no such file"),
-        (["search", "{tiny}", "--executor", "local", "--runs-dir", "{file}/x"], 2, r"cannot be written .* --runs-dir"),
+        (["search", "{tiny}", "--executor", "local", "--runs-dir", "{file}/x"], 2, r"cannot be used .* --runs-dir"),
         (["search", "{tiny}", "--runs-dir", "{tmp}", "--storage", "postgresql+psycopg://u:secret@127.0.0.1:1/db"], 75,
          r"127\.0\.0\.1"),
         (["search", "{tiny}", "--runs-dir", "{tmp}", "--storage", "mongodb://x"], 2, r"mongodb"),

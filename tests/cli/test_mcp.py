@@ -83,6 +83,11 @@ def test_ten_callers_have_ten_candidates_and_the_planted_gain_is_kept(
         assert ended[0]["state"] == "keep"
         assert 0.03 < ended[0]["gain"] < 0.07
         assert {answer["state"] for answer in ended[1:]} <= {"discard", "superseded"}
+        assert "has no request 99; its last one is" in await call("wait_for", request=99)
+        for seconds in (-1, "nan", "inf", "-inf"):
+            assert "seconds: a finite number from 0" in await call("wait_for", request=requests[0], seconds=seconds)
+        for last in (0, -3):
+            assert "last: a whole number from 1" in await call("list_candidates", last=last)
         listed = await call("list_candidates", last=10)
         assert sorted(each["candidate"] for each in listed["candidates"]) == list(range(1, 11))
         assert sorted(each["note"] for each in listed["candidates"]) == sorted(change["note"] for change in changes)
@@ -129,6 +134,7 @@ def test_a_search_is_shown_as_it_was_before_its_test_split_was_opened(
         assert picked["stage"] == "search"
         assert "compares nothing" in await call("verdict", study="tiny")
         assert "model.mlp" in await call("enqueue", study="tiny", settings={"model.mlp": 7})
+        assert "last: a whole number from 1, and this is 0" in await call("trials", study="tiny", last=0)
         assert "'other' is not in runs" in await call("status", study="other")
 
     served(tmp_path, use=use)

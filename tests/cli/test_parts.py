@@ -183,6 +183,7 @@ def test_a_network_that_cannot_be_called_is_listed_without_shapes(
         (["parts_code:direct", "--set", "layers=2", "--set", "lr=1"], "--set lr: trainable 'parts_code:direct' never"),
         (["parts_code:vit"], "KeyError: 'layers'. Settings that it reads are given by --set NAME=VALUE"),
         (["parts_code:vit", "--set", "layers"], "--set 'layers': write NAME=VALUE"),
+        (["parts_code:vit", "--set", "layers=2", "--set", "layers=3"], "layers is given twice: leave one of them out"),
         (["parts_code:vit", "--set", "a-b=1"], "--set 'a-b=1': write NAME=VALUE"),
         (["parts_code:broken"], "before it has built a network: OSError: no data here"),
         (["parts_code:plain"], "builds no network by run.build before its first epoch"),

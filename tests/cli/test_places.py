@@ -45,6 +45,22 @@ def ablate(*words: str | bytes, **given: Any) -> subprocess.CompletedProcess[str
     return subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, **given)
 
 
+@pytest.mark.parametrize("words", ["list", "status placed", "search study.yaml --executor local"])
+@pytest.mark.parametrize(
+    ("place", "says"),
+    [
+        ("", "--runs-dir: this names no folder; write '.'"),
+        ("study.yaml", "study.yaml: cannot be used (Not a directory)"),
+    ],
+)
+def test_no_folder_and_a_file_are_no_runs_folder(
+    place: str, says: str, words: str, folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = run(capfd, *words.split(), "--runs-dir", place)
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert says in err
+
+
 @pytest.mark.services
 def test_any_name_of_a_runs_folder_is_that_folder(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     name = "@a={b},c a?b#c%20b[a]*ä'\"$HOME;&\nb\\b"

@@ -74,6 +74,21 @@ def test_a_plain_command_whose_output_is_lost_says_so_and_fails(command: str, tm
 
 
 @pytest.mark.services
+@pytest.mark.parametrize("command", ["--help", "plan große–數.yaml", "list --runs-dir –數"])
+@pytest.mark.parametrize(
+    "setting", ["PYTHONIOENCODING=ascii", "LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0", "COLUMNS=0"]
+)
+def test_a_terminal_of_another_encoding_or_of_no_width_shows_the_text(
+    setting: str, command: str, tmp_path: Path
+) -> None:
+    plain, done = (shell(f"{variables} ablate {command}", tmp_path) for variables in ("COLUMNS=80", setting))
+    assert "Traceback" not in done.stderr + done.stdout, done.stderr
+    if setting == "COLUMNS=0":
+        assert done.returncode == plain.returncode
+        assert (done.stdout, done.stderr) == (plain.stdout, plain.stderr)
+
+
+@pytest.mark.services
 @needs_full
 def test_an_error_that_cannot_be_printed_keeps_its_exit_code(tmp_path: Path) -> None:
     assert shell("ablate status nothing 2> /dev/full", tmp_path).returncode == 2

@@ -98,9 +98,16 @@ def test_search_and_confirmation_are_counted_apart(tmp_path: Path) -> None:
         simulated = Simulated(search, Console(file=io.StringIO(), width=80))
         simulated.run()
     lines = [line for _, line in simulated.seen]
-    assert "digits: search 1 running of 10; no finished trial yet" in lines[0]
+    assert "digits: search 1 running of 10; no trial is complete" in lines[0]
     assert "digits: search 9 complete 1 running of 10; val_accuracy 0.9 (trial 4)" in lines[39]
     assert "digits: confirmation 1 running of 1; val_accuracy 0.9 (trial 4)" in lines[-1]
+
+
+def test_complete_trials_that_break_the_constraints_are_counted(tmp_path: Path) -> None:
+    with opened(parse_study(f"{STUDY}constraints: [val_accuracy >= 0.99]"), tmp_path) as (search, _, _):
+        simulated = Simulated(search, Console(file=io.StringIO(), width=80))
+        simulated.run()
+    assert "; 9 trials are complete, and none keeps val_accuracy >= 0.99 |" in simulated.seen[-1][1]
 
 
 def test_trials_that_never_start_are_not_waited_for(tmp_path: Path) -> None:

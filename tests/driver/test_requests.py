@@ -154,6 +154,7 @@ FAULTY = {
     "too-large": (["config.x=61"], "config.x must be a whole number from 0 to 60"),
     "no-integer": (["config.x=1.5"], "config.x must be a whole number from 0 to 60"),
     "text": (["config.lr=high"], "config.lr must be a number from 0.001 to 0.1"),
+    "twice": (["config.x=1", "config.x=2"], "config.x is given twice: leave one of them out"),
     "no-value": (["config.x"], "'config.x': write NAME=VALUE"),
     "both": (["config.x=-1", "config.lr=2"], "from 0 to 60; config.lr must be"),
     "data-set": (["config.x=1", "--dataset", "date"], "no data set 'date'. Did you mean 'data'?"),
@@ -170,6 +171,8 @@ def test_a_wrong_request_is_one_line_and_writes_nothing(steered: Steered, say: S
     for words, says in [
         (["prune", "steered", "2"], "trial steered/data/2 has ended: it is COMPLETE"),
         (["prune", "steered", "77"], "trial 77 of study 'steered': there is no such trial"),
+        *(([*words, "steered", str(10**30)], "there is no such trial") for words in (["trial"], ["retry"], ["prune"])),
+        (["trial", "steered", str(2**63)], "there is no such trial"),
         (["retry", "steered", "2"], "trial steered/data/2 is COMPLETE: only a trial that is FAIL"),
         (["stop", "steered"], "no driver runs it"),
         (["stop", "stered"], "Did you mean 'steered'?"),
@@ -178,6 +181,17 @@ def test_a_wrong_request_is_one_line_and_writes_nothing(steered: Steered, say: S
         assert (code, out) == (2, ""), err
         assert says in err
     assert not [event for event in steered.events() if event.kind == REQUESTED]
+
+
+def test_a_ledger_that_is_gone_or_a_folder_is_one_line(steered: Steered, say: Say) -> None:
+    ledger = steered.runs / "steered" / "ledger.sqlite"
+    ledger.parent.mkdir(parents=True)
+    for says in ("study 'steered': there is no ledger.sqlite in", "ledger.sqlite: this is a folder, not a file"):
+        for command in (["status"], ["trial", "0"], ["report"], ["stop"], ["resume"]):
+            code, out, err = say(command[0], "steered", *command[1:])
+            assert (code, out) == (2, ""), err
+            assert says in err
+        ledger.mkdir(exist_ok=True)
 
 
 @pytest.mark.parametrize("killed", [False, True])

@@ -233,6 +233,16 @@ def test_tables_are_read_back_exactly(form: str, tmp_path: Path, capfd: Any) -> 
     assert f"reports.{form}: there is a file that is no table of study 'looked'" in " ".join(err.split())
 
 
+@pytest.mark.parametrize("place", ["sqlite:///", "sqlite:///one.db"])
+def test_an_export_to_a_url_is_refused(place: str, tmp_path: Path, capfd: Any, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    driver = filled(tmp_path)
+    code, _, err = run(capfd, "export", "optuna", "looked", "--runs-dir", str(driver.runs), "--to", place)
+    assert code == 2
+    assert "write the path of a file, such as looked.db, and no URL" in err
+    assert not Path("sqlite:").exists()
+
+
 def test_an_unknown_study_is_one_line_and_nothing_is_written(tmp_path: Path, capfd: Any) -> None:
     driver = filled(tmp_path)
     code, _, err = run(capfd, "export", "csv", "loked", "--runs-dir", str(driver.runs), "--to", str(tmp_path / "out"))

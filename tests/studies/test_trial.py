@@ -55,6 +55,8 @@ def test_it_is_printed_for_a_person_and_for_a_program(told: Path, capfd: pytest.
     code, out, _ = run(capfd, "trial", "faked", "0", "--json", *place)
     assert code == 0
     assert json.loads(out)["state"] == "COMPLETE"
+    assert run(capfd, "trial", "faked", "0", "--log", "--json", *place)[0] == 2
+    assert "Means over 1 seed (each" in run(capfd, "trial", "faked", "0", *place)[1]
 
 
 def test_a_long_trial_shows_its_ends(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -148,6 +148,18 @@ def test_a_row_that_sets_a_default_again_is_another_study() -> None:
         (("replicates: 3", "replicates: 3\nonly: [shorts]"), "only", "Did you mean 'short'"),
         (("replicates: 3", "replicates: 3\nsampler: {name: tpe}"), "sampler", "whole design"),
         (("replicates: 3", "replicates: 3\nconfirm: {replicates: 2}"), "confirm", "whole design"),
+        (("mnist: [mnist]", "mnist: []"), "compare.columns.mnist", "at least 1 item"),
+        (("mnist: [mnist]", "mnist: [mnist, mnist]"), "compare.columns.mnist", "stands here once, and 'mnist'"),
+        (("mnist: [mnist]", '"": [mnist]'), "compare.columns", "text on one line, and not empty"),
+        (("datasets: [short, long]", "datasets: []"), "variants.2.datasets", "at least 1 item"),
+        (("datasets: [short, long]", "datasets: [long, long]"), "variants.2.datasets", "stands here once"),
+        (("[mnist], model: {depth: 3}", "[], model: {depth: 3}"), "settings.0.datasets", "at least 1 item"),
+        (("replicates: 3", "replicates: 3\nonly: []"), "only", "at least 1 item"),
+        (("replicates: 3", "replicates: 3\nonly: [long, long]"), "only", "stands here once"),
+        (("name: kv,", 'name: "",'), "variants.1.name", "text on one line, and not empty"),
+        (("name: kv,", 'name: " ",'), "variants.1.name", "text on one line, and not empty"),
+        (("name: kv,", 'name: "k\\nv",'), "variants.1.name", "text on one line, and not empty"),
+        (("baseline: qkv", "baseline: qkv\n  metrics: [val_loss, val_loss]"), "compare.metrics", "stands here once"),
         (("[2, 4]}}\ntraining", "[2, 4]}, dropout: {float: [0, 0.1]}}\ntraining"), "model.dropout", "finite range"),
     ],
 )
@@ -155,6 +167,11 @@ def test_a_fault_is_named_with_its_place(change: tuple[str, str], place: str, ru
     assert change[0] in FILE
     found = faults(FILE.replace(*change))
     assert any(place in line and rule in line for line in found), found
+
+
+def test_a_data_set_that_is_listed_twice_is_refused() -> None:
+    (twice,) = faults("study: s\ndatasets: [digits, mnist, digits]\n")
+    assert twice == "f.yaml:2: datasets: each name stands here once, and 'digits' does more often"
 
 
 def test_a_comparison_needs_rows() -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import resource
+import subprocess
+import sys
 from pathlib import Path
 from unittest import mock
 
@@ -130,6 +133,55 @@ def test_a_study_file_has_a_greatest_size(tmp_path: Path, capfd: pytest.CaptureF
     code, _, err = run(capfd, "plan", str(path))
     assert code == 2
     assert f"such a file has at most {SIZE_LIMIT_BYTES:,} bytes" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        ("plan /dev/zero", 2, f"such a file has at most {SIZE_LIMIT_BYTES:,} bytes"),
+        ("new x --from /dev/zero", 2, f"such a file has at most {SIZE_LIMIT_BYTES:,} bytes"),
+        ("plan /dev/stdin --no-time", 0, ""),
+    ],
+)
+def test_no_more_of_a_file_is_read_than_it_may_have(words: str, code: int, says: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "ablate", *words.split()],
+        input=TINY, capture_output=True, text=True, cwd=tmp_path, timeout=100, check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (2**33, 2**33)),
+    )  # fmt: skip
+    assert (done.returncode, len(done.stderr.splitlines())) == (code, code // 2), done.stderr
+    assert says in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "most"),
+    [
+        ("training: {epochs: N}", 2**31 - 1),
+        ("budget: {trials: N}", 2**31 - 1),
+        ("deterministic: N", 2**31 - 1),
+        ("confirm: {top: N}", 2**31 - 1),
+        ("model: {mlp: N}", 2**31 - 1),
+        ("replicates: N", 100_000),
+        ("confirm: {replicates: N}", 100_000),
+        ("tune: {trials: 2, replicates: N, training.learning_rate: {float: [0.1, 1]}}", 100_000),
+        ("campaign: {close: {replicates: N}}", 100_000),
+    ],
+)
+def test_a_count_has_a_greatest_value(line: str, most: int) -> None:
+    for number in (most + 1, 10**18, 10**30):
+        with pytest.raises(StudyFileError) as caught:
+            parse_study(f"{BASE}{line.replace('N', str(number))}\n", "s")
+        assert f"Input should be less than or equal to {most}" in str(caught.value)
+        assert len(caught.value.faults) == 1
+
+
+@pytest.mark.services
+@pytest.mark.parametrize(
+    "line", ["training: {epochs: 2147483647}", "replicates: 100000", "confirm: {replicates: 100000}"]
+)
+def test_the_greatest_counts_can_be_planned(line: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "s.yaml").write_text(f"{BASE}{line}\n")
+    assert run(capfd, "plan", str(tmp_path / "s.yaml"), "--no-time")[0] == 0
 
 
 KEYS = sorted({*Study.model_fields, "width", "mlp", "epochs", "when", "metric", "digits", "name", "<<", *RANGE_KEYS})

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ablate.base.errors import StudyFileError
+from ablate.base.errors import RequestError, StudyFileError
+from ablate.driver.requests import typed_settings
 from ablate.study import difference, load_study, parse_study, read_study
-from ablate.study.yaml_text import flow_yaml, read_scalar, read_yaml, write_yaml
+from ablate.study.yaml_text import assignments, flow_yaml, read_scalar, read_yaml, write_yaml
 from support.paths import REPOSITORY
 
 FILES = sorted((REPOSITORY / "search_spaces").rglob("*.yaml"))
@@ -99,3 +100,12 @@ def test_a_quoted_word_is_text_and_a_bare_one_is_what_a_file_says(word: str) -> 
     value = read_scalar(word)
     if not isinstance(value, str):
         assert json.dumps(read_yaml(f"a: {word}", "f")[0]["a"]) == json.dumps(value)
+
+
+def test_a_setting_that_is_written_is_read_as_what_it_was() -> None:
+    values = {"a.b": True, "c": "x y", "d": 0.5, "e": None, "f": "true", "g": "1", "h": 1, "i": '"1"', "j": "1e3"}
+    words = assignments(values)
+    assert words[:4] == ["a.b=true", "c=x y", "d=0.5", "e=null"]
+    assert typed_settings(words) == values
+    with pytest.raises(RequestError, match=r"^a\.b is given twice: leave one of them out$"):
+        typed_settings([*words, "a.b=true"])

@@ -135,6 +135,9 @@ def test_faults_of_meaning_name_place_and_way_out(change: tuple[str, str], line:
         ("study: x\x0cy\ndatasets: [digits]", "special characters are not allowed"),
         ("study: x\ndatasets: [digits]\nmodel: {width: {float: [16, 64]}}", "should be a valid integer"),
         ("study: x\ndatasets: [digits]\ntraining: {epochs: {float: [2, 9], step: 0.5}}", "should be a valid integer"),
+        ("study: x\ndatasets: [digits]\nbudget: {wall_clock: true}", "wall_clock = True: a number, and not true"),
+        ("study: x\ndatasets: [digits]\ntraining: {epochs: true}", "epochs = True: a number, and not true or false"),
+        ("study: x\ndatasets: [digits]\nnull: 1", "Keys should be strings"),
         ("study: !!python/object/apply:os.system ['true']", "does not fit; leave it out"),
     ],
 )

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from ablate.core.config import DatasetFacts, Frozen, Positive, Protocol, Size, TaskConfig
+from ablate.core.config import DatasetFacts, Frozen, NotNegative, Positive, Protocol, Size, TaskConfig
 
 BUILT_IN = "transformer"  # the builder of the family itself
 Similarity = Literal["separate", "collapsed", "shared", "mirrored", "cholesky"]
@@ -49,7 +49,7 @@ class ModelConfig(Frozen):
     """Number of blocks S."""
     heads: Positive = 1
     """Attention heads H; the head width is N/H."""
-    mlp: Annotated[int, Field(ge=0), BeforeValidator(_none_to_zero, json_schema_input_type=int | Literal["none"])] = 256
+    mlp: Annotated[NotNegative, BeforeValidator(_none_to_zero, json_schema_input_type=int | Literal["none"])] = 256
     """Hidden width h of the block's MLP (paper A, Eq. 7); `none` (0) leaves the MLP out (paper A, section 2)."""
     mlp_ratio: Annotated[float, Field(gt=0)] | None = None
     """Hidden width of the MLP as a multiple of the width. It replaces `mlp`, unless `mlp` is `none`."""
@@ -57,7 +57,7 @@ class ModelConfig(Frozen):
     """How two tokens are compared (paper A, Eq. 3, Eq. 11 and section 5; paper B, section 3.1)."""
     value: Value = "separate"
     """What attention averages (paper A, Eq. 9 and 10; paper B, section 3.1)."""
-    pair_position: Annotated[int, Field(ge=0)] = 0
+    pair_position: NotNegative = 0
     """Channels m of the 2-D position term "+Pos" (paper B, section 3.1); 0 leaves it out."""
     diagonal: Literal["plain", "normalised"] = "plain"
     """`normalised` divides the diagonal of the similarity by its mean (paper B, section 3.2)."""

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ablate.core.config import Frozen, Positive
+from ablate.core.config import Frozen, NotNegative, Positive
 
 
 class Schedule(Frozen):
@@ -17,7 +17,7 @@ class Schedule(Frozen):
     falls as one over the square root of the step from the end of the warm-up."""
     warmup_epochs: Annotated[float, Field(ge=0)] = 0.0
     """Length of the linear warm-up, in epochs (may be a fraction). Of n steps, step k has k/n of the rate."""
-    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    warmup_steps: NotNegative = 0
     """Length of the linear warm-up, in steps. It replaces `warmup_epochs`."""
     milestones: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = (0.5, 0.75)
     """Shares of the trial at which `multistep` multiplies by `gamma`."""

@@ -11,7 +11,8 @@ import numpy as np
 import polars as pl
 
 from ablate.base.plain_text import counted
-from ablate.core.objectives import count_states, is_of_training, is_share
+from ablate.core.objectives import count_states, given_for, is_of_training, is_share
+from ablate.results.comparison.comparison import metrics
 from ablate.results.comparison.runs import Runs, collect
 from ablate.results.comparison.tuning_budget import count_untuned, tuning_warnings
 from ablate.results.comparison.verdicts import verdicts
@@ -19,7 +20,7 @@ from ablate.results.statistics.adjustment import holm
 from ablate.results.statistics.intervals import FEW_SEEDS, smallest_effect
 from ablate.results.statistics.looks import ERROR, MARGINS, last_plan, late_margins, plan_of
 from ablate.results.trials.results import Results, once
-from ablate.results.trials.study_warnings import StudyWarning, equal_seeds
+from ablate.results.trials.study_warnings import StudyWarning, coarse_splits, equal_seeds
 from ablate.study import PLACEBO, VARIANT, Study
 
 NAMED = 6  # variants that a warning names
@@ -36,6 +37,7 @@ def comparison_warnings(results: Results) -> list[StudyWarning]:
         *_failed_seeds(results),
         *_diverged(study, runs),
         *_few_seeds(study),
+        *_coarse(results),
         *_equal_rows(runs),
         *_equal_seeds(runs),
         *_placebo(results),
@@ -118,6 +120,15 @@ def _few_seeds(study: Study) -> Iterator[StudyWarning]:
         )
         text = f"{seeds}: {shown} are found reliably. More `replicates` find smaller ones."
         yield StudyWarning(code="few-seeds", text=text)
+
+
+def _coarse(results: Results) -> Iterator[StudyWarning]:
+    """Warn of splits of which one sample is more than the margin of their accuracy."""
+    margins, splits = results.study.compared.margin, {"val": "validation", "test": "test"}
+    for metric in filter(is_share, metrics(results)):
+        split, margin = splits.get(metric.partition("_")[0]), given_for(margins, metric)
+        if split and margin is not None:
+            yield from coarse_splits(results.trials, split, margin)
 
 
 def _equal_rows(runs: Runs) -> Iterator[StudyWarning]:

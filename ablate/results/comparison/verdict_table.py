@@ -257,9 +257,9 @@ def _shared(study: Study, table: pl.DataFrame, metric: str, margin: float | None
 def _span(row: Row, star: str) -> str:
     if row["low"] is None:
         return "one seed, no interval"
-    if equal_seeds(row["low"], row["high"]):
-        return f"the same in each of {row['n']} {row['over']}"
     text = f"95% interval {span_text(row['metric'], row['low'], row['high'], star)}, {row['n']} {row['over']}"
+    if equal_seeds(row["low"], row["high"]):
+        text = f"the same in each of {row['n']} {row['over']}"
     if row["over"] != "seeds":
         return text
     if row["samples_low"] is None:

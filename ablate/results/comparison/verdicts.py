@@ -196,7 +196,7 @@ def settled(pair: Paired) -> Differences:
     differences = pair.own - pair.baseline
     if len(differences) < 2 or not np.isfinite(differences).all():
         return differences
-    rounding = EQUAL * float(max(np.abs(pair.own).max(), np.abs(pair.baseline).max()))
+    rounding = max(EQUAL * float(max(np.abs(pair.own).max(), np.abs(pair.baseline).max())), 1e-150)
     if float(np.ptp(differences)) > rounding:
         return differences
     first = float(differences[0])

@@ -172,6 +172,8 @@ def _effect(row: Row) -> str:
 
 def change_text(metric: str, difference: float, star: str) -> str:
     if not is_share(metric):
+        if not difference:
+            return f"its {spell_metric(metric)} is the same"
         word = "higher" if difference > 0 else "lower"
         return f"its {spell_metric(metric)} is {abs(difference):.3g}{star} {word}"
     if round(100 * abs(difference), 2) == 0:
@@ -182,6 +184,8 @@ def change_text(metric: str, difference: float, star: str) -> str:
 def span_text(metric: str, low: float, high: float, star: str) -> str:
     if not is_share(metric):
         return f"{low:.3g}{star} to {high:.3g}{star}".replace("-", "−")
+    if high - low > 2:
+        return "wider than all differences that can be"
     ends = [100 * low, 100 * high]
     if low <= 0 <= high:
         return f"from {abs(ends[0]):.2f}{star} lost to {ends[1]:.2f}{star} gained"

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import polars as pl
-
 from ablate.core.objectives import is_maximized, is_share, quality_objective
 from ablate.results.front.confirmation import failed_text, open_text
 from ablate.results.front.findings import Findings
 from ablate.results.front.front import confirmed, metric_at
 from ablate.results.front.tables import last_reports, network, quality_name
-from ablate.results.rendering.numbers import format_signed, unit_text
+from ablate.results.rendering.numbers import format_signed
 from ablate.results.statistics.intervals import FEW_SEEDS, smallest_effect
 from ablate.results.trials.pooling import alike_over_seeds
-from ablate.results.trials.study_warnings import StudyWarning, equal_seeds
+from ablate.results.trials.study_warnings import StudyWarning, coarse_splits, equal_seeds, split_samples
 
 
 def cautions(found: Findings) -> Iterator[StudyWarning]:
@@ -37,14 +35,8 @@ def cautions(found: Findings) -> Iterator[StudyWarning]:
     if same := [network(study, row) for row in front.iter_rows(named=True) if row["trial"] in alike]:
         yield equal_seeds("; ".join(same))
     margin = study.confirm.margin if study.confirm else {}
-    count = split_samples(found.listed, "validation_samples")
-    for value in margin.values():
-        if count and is_share(quality_name(study)) and 1 / count > value:
-            text = (
-                f"One of the {count:,} validation samples is worth {100 / count:.2g} points, more than the margin "
-                f"of {unit_text('accuracy', value)}: the search cannot tell networks apart that finely"
-            )
-            yield StudyWarning(code="coarse-validation", text=text)
+    if is_share(quality_name(study)):
+        yield from coarse_splits(found.listed, "validation", *margin.values())
     outliers = [row for row in front.iter_rows(named=True) if row["outlying_seeds"]]
     if outliers:
         named = "; ".join(f"seed {row['outlying_seeds']} of {network(study, row)}" for row in outliers)
@@ -57,12 +49,6 @@ def _few_seeds(seeds: int) -> str:
         return "One confirmation seed per network: nothing is known about how much the seed matters"
     size = f"{smallest_effect(seeds):.1f} standard deviations"
     return f"{seeds} confirmation seeds per network: a pair of networks must differ by {size} to be told apart reliably"
-
-
-def split_samples(trials: pl.DataFrame, column: str) -> int | None:
-    """Return how many samples a split has, the fewest of the trials of its data set, or None if it is not known."""
-    found = trials[column].drop_nulls()
-    return int(found.to_numpy().min()) if len(found) else None
 
 
 def splits_text(found: Findings) -> str:
@@ -93,10 +79,11 @@ def shrinkage_text(found: Findings) -> str:
     if not both.height:
         return ""
     drop = float((both["searched"] - both["confirmed"]).to_numpy().mean())
-    size = format_signed(name, abs(drop)).lstrip("+")
+    size = format_signed(name, abs(drop))  # without a sign if it rounds to 0
     word = "better" if (drop > 0) == is_maximized(quality) else "worse"
     unit = " points" if is_share(name) else ""
+    said = f"{size[1:]}{unit} {word} than" if size[0] == "+" else "as good as"
     return (
-        f"The search's numbers were {size}{unit} {word} than the confirmed ones, on average over all {both.height} "
+        f"The search's numbers were {said} the confirmed ones, on average over all {both.height} "
         f"confirmed network{'s' * (both.height != 1)}."
     )

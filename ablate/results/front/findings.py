@@ -8,7 +8,7 @@ from functools import cached_property
 import polars as pl
 
 from ablate.base.plain_text import counted
-from ablate.core.objectives import count_states, is_share, quality_objective
+from ablate.core.objectives import count_states, is_share, no_front_text, quality_objective
 from ablate.results.fits.fits import CurveFit, fit_curve
 from ablate.results.front.assessment import Assessment, assessments
 from ablate.results.front.confirmation import withheld_text
@@ -53,6 +53,12 @@ class Findings:
         """The part of `front_table`."""
         return front_table(self.results).filter(pl.col("dataset") == self.dataset)
 
+    @property
+    def no_front(self) -> str:
+        """Why the front is empty, if it is."""
+        complete = self.pooled.trials.filter(stage=self.stage, state="COMPLETE").height
+        return no_front_text(complete, self.results.study.constraints)
+
     @cached_property
     def stage(self) -> str:
         """The stage that the numbers are of."""
@@ -90,7 +96,9 @@ class Findings:
     @cached_property
     def summary(self) -> tuple[str, tuple[Pick, ...]]:
         """The answer in words, and the networks that it names."""
-        if self.front.height and self.withheld:
+        if not self.front.height:
+            return f"There is no answer yet: {self.no_front}.", ()
+        if self.withheld:
             return self.withheld, ()
         return summary(self.results.study, self.dataset, self.front, self.assessed)
 

@@ -16,11 +16,13 @@ from ablate.results.front.tables import network, quality_name
 from ablate.results.front.uncertainty import sources_text
 from ablate.results.rendering.numbers import (
     DASH,
+    NO_WIDTH,
     compact,
     equal_seeds,
     format_signed,
     quantity,
     ratio,
+    says_little,
     spell_metric,
     unit_text,
 )
@@ -52,8 +54,6 @@ def summary(
 ) -> tuple[str, tuple[Pick, ...]]:
     """Return the answer in words, and the networks it names: the best, the smallest that is as good, the cheapest."""
     rows = _rows(study, front)
-    if not rows:
-        return "There is no answer yet: no trial of this data set is complete.", ()
     best, size = _best(study, rows), size_metric(study)
     if best[size] is None:
         pick = _pick(study, "Best of the front" if len(rows) > 1 else "The only one on the front", best, best, assessed)
@@ -116,7 +116,7 @@ def _without_size(study: Study, dataset: str, rows: Sequence[Row], best: Row, as
     text = f"{_on(dataset)}, {network(study, best)} has {_split_quality(study, best)}"
     if len(rows) == 1:
         return f"{text}. It is the only one on the front, so no other is compared with it."
-    text += f", the best of the {len(rows)} on the front."
+    text += f", {_best_of(study, rows, best)} of the {len(rows)} on the front."
     if assessed is None:
         return f"{text} {_why_not_compared(best)}"
     some = [row for row in _open(rows) if row is not best]
@@ -127,13 +127,20 @@ def _without_size(study: Study, dataset: str, rows: Sequence[Row], best: Row, as
 
 def _single_numbers(study: Study, dataset: str, rows: Sequence[Row], best: Row) -> str:
     """Return the answer where each network has one number, or seeds that say nothing of noise."""
-    named = f"{network(study, best)} is the best of the front: {_split_quality(study, best)} {_sizes(study, best)}"
+    named = f"{network(study, best)} is {_best_of(study, rows, best)} of the front: "
+    named += f"{_split_quality(study, best)} {_sizes(study, best)}"
     if len(rows) == 1:
         return (
             f"{_on(dataset)}, {network(study, best)} has {_split_quality(study, best)} {_sizes(study, best)}. It is "
             "the only network on the front, so no cheaper one is compared with it."
         )
     return f"{_on(dataset)}, {named}. {_why_not_compared(best)}"
+
+
+def _best_of(study: Study, rows: Sequence[Row], best: Row) -> str:
+    name = quality_name(study)
+    equal = sum(row[name] == best[name] for row in rows)
+    return "the best" if equal == 1 else f"one of the {equal} best"
 
 
 def _on(dataset: str) -> str:
@@ -204,7 +211,10 @@ def _worst(study: Study, *rows: Row) -> str:
     ends = [row["difference_low"] if up else -row["difference_high"] for row in rows if row["difference"] is not None]
     if not ends or rows[0]["verdict"] == "best":
         return ""
-    return f", and could be {unit_text(quality_name(study), max(-min(ends), 0.0))} worse than the best"
+    name, worst = quality_name(study), -min(ends)
+    if is_share(name) and worst > 1:
+        return ", and these seeds do not say by how much it could be worse than the best"
+    return f", and could be {unit_text(name, worst)} worse than the best" if worst > NO_WIDTH else ""
 
 
 def _best_number(study: Study, best: Row, assessed: Assessment) -> str:
@@ -242,6 +252,8 @@ def difference_text(study: Study, row: Row, unit: str = " points") -> str:
     name = quality_name(study)
     low, high = (format_signed(name, row[f"difference_{end}"]) for end in ("low", "high"))
     unit = unit if is_share(name) else ""
+    if says_little(name, row["difference_low"], row["difference_high"]):
+        return f"{format_signed(name, row['difference'])}{unit} ({row['replicates']} seeds are too few)"
     return f"{format_signed(name, row['difference'])}{unit} ({low} to {high})"
 
 

@@ -34,10 +34,8 @@ NO_LIMIT = 10_000  # columns
 
 def front_lines(results: Results) -> RenderableType:
     """Return per data set its answer, its warnings and its front as a rich table; intervals need the reports table."""
-    table = front_table(results)
-    if not table.height:
-        return Text("No front yet: no complete trial has a value of every objective.")
-    return Group(*_parts(results, table["dataset"].unique(maintain_order=True).to_list()))
+    datasets = front_table(results)["dataset"].unique(maintain_order=True).to_list()
+    return Group(*_parts(results, [*datasets, *(label for label in results.study.labels if label not in datasets)]))
 
 
 def _parts(results: Results, datasets: Sequence[str]) -> Iterator[RenderableType]:
@@ -46,9 +44,12 @@ def _parts(results: Results, datasets: Sequence[str]) -> Iterator[RenderableType
     if study.protocol == "paper":
         yield Text(f"{protocol_text(study)}\n")
     for found in (Findings(results, dataset) for dataset in datasets):
+        if not found.front.height:
+            yield Text(f"No front yet on {found.dataset}: {found.no_front}.")
+            continue
         yield Text(printable(found.summary[0]))
         for warning in cautions(found):
-            yield Text(printable(f"Warning ({warning.code}): {warning.text}."))
+            yield Text(printable(f"Warning ({warning.code}): {warning.text.rstrip('.')}."))
         facts = splits_text(found), shrinkage_text(found)
         if any(facts):
             yield Text(" ".join(text for text in facts if text))

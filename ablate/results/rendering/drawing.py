@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from hashlib import sha256
 from typing import Any
 
 import altair as alt
@@ -190,8 +191,9 @@ def _numbered(svg: str) -> str:
 
 
 def safe_stem(name: str) -> str:
-    """Return a name as part of a file name, with only letters, digits, '-' and '_'."""
-    return re.sub(r"[^A-Za-z0-9_-]+", "_", name) or "_"
+    """Return a name as part of a file name, with only letters, digits, '-' and '_'; a changed one gets a mark."""
+    stem = re.sub(r"[^A-Za-z0-9_-]+", "_", name)
+    return stem if stem == name else f"{stem}-{sha256(name.encode()).hexdigest()[:8]}"
 
 
 def evenly(items: list[Any], most: int) -> list[Any]:

@@ -50,8 +50,8 @@ def equal_seeds(low: float | None, high: float | None) -> bool:
 
 
 def says_little(metric: str, low: float, high: float) -> bool:
-    """Return whether an interval of a share, not of a difference of shares, covers more than half of all values."""
-    return is_share(metric) and low >= 0 and high <= 1 and high - low > 0.5
+    """Return whether an interval of a share covers more than half of all values, or of a difference more than all."""
+    return is_share(metric) and high - low > (0.5 if low >= 0 and high <= 1 else 2)
 
 
 def capital(text: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 
-from ablate.base.plain_text import assignments, counted, settings_text
+from ablate.base.plain_text import counted, settings_text
 from ablate.core.objectives import quality_objective
 from ablate.results.front.tables import network
 from ablate.results.rendering.drawing import Figure, drawn_rows, evenly
@@ -18,6 +18,7 @@ from ablate.results.rendering.numbers import count, printable, quantity, spell_m
 from ablate.results.trials.results import Results
 from ablate.results.trials.tables import REPORT_COLUMNS
 from ablate.study import Study
+from ablate.study.yaml_text import assignments
 
 MOST_DESCRIBED = 150  # trials of a data set
 MOST_EPOCHS, MOST_LINES = 8, 10  # of a trial: reports, and lines of its output

@@ -78,6 +78,6 @@ def collapsed_seeds(gains: Gains, margin: float | None, rows: int) -> list[int]:
     worst_first = gains[order].tolist()
     for count in range(len(gains) // 2, 0, -1):
         last, rest = worst_first[count - 1], worst_first[count:]
-        if last < np.mean(rest) - (margin or 0.0) and 0 in outlying("", [last, *rest], rows=max(rows, 2)):
+        if last < np.mean(rest) - (margin or 0.0) * (1 + 1e-9) and 0 in outlying("", [last, *rest], rows=max(rows, 2)):
             return sorted(order[:count].tolist())
     return []

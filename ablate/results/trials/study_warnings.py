@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+
+import polars as pl
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,3 +24,21 @@ def equal_seeds(which: str) -> StudyWarning:
         " the seed choose the split of the data."
     )
     return StudyWarning(code="equal-seeds", text=text)
+
+
+def split_samples(trials: pl.DataFrame, column: str) -> int | None:
+    """Return how many samples a split has, the fewest of the trials of its data set, or None if it is not known."""
+    found = trials[column].drop_nulls()
+    return int(found.to_numpy().min()) if len(found) else None
+
+
+def coarse_splits(trials: pl.DataFrame, split: str, *margins: float) -> Iterator[StudyWarning]:
+    """Yield the warning of each margin of a share that is smaller than one sample of a split."""
+    count = split_samples(trials, f"{split}_samples")
+    for margin in margins:
+        if count and 1 / count > margin:
+            text = (
+                f"One of the {count:,} {split} samples is worth {100 / count:.2g} points, more than the margin of "
+                f"{100 * margin:.3g} points: this split cannot tell networks apart that finely."
+            )
+            yield StudyWarning(code=f"coarse-{split}", text=text)

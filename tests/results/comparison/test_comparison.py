@@ -299,6 +299,26 @@ def test_nine_hundred_trials_of_three_seeds_take_no_more_calls_than_their_number
     assert cell(table, "kv")["ours"] == pytest.approx(0.51)
 
 
+@pytest.mark.parametrize(
+    ("samples", "margin", "warned"),
+    [
+        ((3, None), {"val_accuracy": 0.1}, [("coarse-validation", "3 validation samples is worth 33 points")]),
+        ((10, 3), {"val_accuracy": 0.1}, []),
+        ((3, 3), {"val_loss": 0.1}, []),
+    ],
+)
+def test_a_split_of_which_one_sample_is_more_than_the_margin_is_warned_of(
+    samples: tuple[int, int | None], margin: dict[str, float], warned: list[tuple[str, str]]
+) -> None:
+    study = make_study(compare={"baseline": "qkv", "margin": margin, "metrics": ["val_accuracy", "val_loss"]})
+    trials, reports = plant(study)
+    counts = zip(("validation_samples", "test_samples"), samples, strict=True)
+    trials = trials.with_columns(**{name: pl.lit(count, pl.Int64()) for name, count in counts})
+    found = [w for w in comparison_warnings(Results(study, trials, reports)) if w.code.startswith("coarse")]
+    assert [w.code for w in found] == [code for code, _ in warned]
+    assert all(f"One of the {text}, more than the margin" in w.text for w, (_, text) in zip(found, warned, strict=True))
+
+
 @pytest.mark.parametrize("same", [("kv", "qkv"), ()])
 def test_rows_with_equal_numbers_are_named_as_one_network(same: tuple[str, ...]) -> None:
     study = make_study()

@@ -338,6 +338,16 @@ def test_ties_count_half_and_equal_arms_say_how_they_were_judged() -> None:
     assert better["verdict"] == "non-inferior", "three tests, six seeds: Holm leaves no superiority"
 
 
+@pytest.mark.parametrize("scale", [1e-170, 1e-200, 1e-310])
+def test_losses_whose_squares_underflow_are_equal_ones(scale: float) -> None:
+    study = make_study(replicates=6, compare=compared(metrics=["val_loss"], margin={"val_loss": 1.0}))
+    trials, reports = plant(study)
+    reports = reports.with_columns(pl.col("val_loss") * scale)
+    table = verdicts(Results(study, trials, reports))
+    found = [(row["difference"], row["sd"], row["p"], row["verdict"]) for row in table.rows(named=True)]
+    assert found == [(0.0, 0.0, 1.0, "equivalent")] * 3
+
+
 def test_what_is_not_there_yet_is_no_verdict_and_stays_in_the_family() -> None:
     study = make_study(replicates=5, compare=compared())
     full = one(verdicts(Results(study, *plant(study))), "kv")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +183,23 @@ def test_seeds_with_equal_numbers_are_one_run(tmp_path: Path) -> None:
     page, terminal, _ = shown(make_study(confirm={"replicates": 5}), *planted(same), tmp_path)
     assert "Warning (equal-seeds): width 8 · no mlp: all seeds have the same numbers" in terminal
     assert "width 8 · no mlp: all seeds have the same numbers" in page
+    assert not re.search(r"[^.]\.\.[^.]", page + terminal)
+
+
+def test_equal_networks_share_the_first_place_and_equal_numbers_are_no_loss(tmp_path: Path) -> None:
+    study = make_study(objectives=[{"metric": "val_accuracy", "direction": "maximize"}], confirm={"replicates": 3})
+    page, terminal, _ = shown(study, *planted([(size, 0.9, [0.9] * 3) for size in (1000, 9000)]), tmp_path)
+    for said in (page, terminal):
+        assert "On digits, width 8 · no mlp is one of the 2 best of the front: 90.00% test accuracy" in said
+        assert "The search's numbers were as good as the confirmed ones, on average" in said
+
+
+def test_seeds_that_say_nothing_of_a_difference_give_no_number(tmp_path: Path) -> None:
+    wide = [(1000, 0.5, [0.1, 0.9]), (9000, 0.6, [0.9, 0.2])]
+    page, terminal, _ = shown(make_study(confirm={"replicates": 2}), *planted(wide), tmp_path)
+    for said in (page, terminal):
+        assert "and these seeds do not say by how much it could be worse than the best" in said
+        assert "(2 seeds are too few)" in said
 
 
 def test_what_all_networks_share_is_said_once(tmp_path: Path) -> None:

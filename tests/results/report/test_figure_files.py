@@ -144,3 +144,14 @@ def test_data_of_a_figure_by_hand():
     panels = drawn_data(Figure(stem="p", title="", caption="", panels=(figure, replace(figure, title="G"))))
     assert panels.columns[:2] == ["panel", "drawn_as"]
     assert panels["panel"].to_list() == ["F"] * 4 + ["G"] * 4
+
+
+def test_names_that_differ_only_in_marks_have_files_of_their_own():
+    names = ["val_a/b", "val_a b", "val_größe", "val_gr(öße", "val_\u6570\u636e", "val_\u8bad\u7ec3", "val_a_b"]
+    study = planted_comparison.make_study(compare={"baseline": "qkv", "metrics": names})
+    trials, reports = planted_comparison.plant(study)
+    reports = reports.with_columns(pl.col("val_loss").alias(name) for name in names)
+    stems = [figure.stem for figure in draw_figures(Results(study, trials, reports))]
+    assert len(set(stems)) == len(stems) >= 2 * len(names)
+    assert "compare-val_a_b" in stems
+    assert all(re.fullmatch(r"[A-Za-z0-9_-]+", stem) for stem in stems)

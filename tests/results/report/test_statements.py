@@ -87,6 +87,7 @@ def test_a_front_without_a_cheaper_network_is_not_said_to_have_none_close() -> N
     rows = [trial_row("digits", number, val_accuracy=0.9) for number in range(2)]  # equal on every objective
     answer, picks = summary(study, "digits", front_table(Results(study, trials_of(rows))))
     assert "comes within" not in answer
+    assert "is one of the 2 best of the front: 90.00%" in answer
     assert answer.endswith("Numbers of the search do not tell networks apart: each network was chosen by them.")
     assert [pick.role for pick in picks] == ["Best of the front"]
 
@@ -135,3 +136,22 @@ def test_an_interval_without_width_is_not_written_as_one(
     assert "± 0.00" not in text
     reader = Reader(write_report(Results(study, trials, reports), tmp_path).read_text())
     assert [r[5] for r in reader.rows if len(r) == 8][1] == page
+
+
+@pytest.mark.parametrize(
+    ("constraints", "params", "says"),
+    [
+        ([], [], "no trial is complete"),
+        (["params <= 500"], [1000], "1 trial is complete, and none keeps params <= 500"),
+        (["params <= 500", "val_loss <= 2"], [1, 900], "2 trials are complete, and none keeps params <= 500 and val_"),
+    ],
+)
+def test_an_empty_front_says_why(tmp_path: Path, constraints: list[str], params: list[int], says: str) -> None:
+    study = make_study(datasets=["digits", "mnist"], confirm=None, constraints=constraints)
+    rows = [trial_row("digits", n, params=p, val_accuracy=0.9, val_loss=3.0) for n, p in enumerate(params)]
+    results = Results(study, trials_of(rows), reports_of([]))
+    console = Console(width=200, record=True, force_terminal=False)
+    console.print(front_lines(results))
+    assert f"No front yet on digits: {says}" in (text := console.export_text())
+    assert "No front yet on mnist: no trial is complete." in text
+    assert f"There is no answer yet: {says}" in Reader(write_report(results, tmp_path).read_text()).text

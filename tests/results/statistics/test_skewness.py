@@ -94,6 +94,12 @@ def test_planted_collapses_are_counted_however_many_there_are(n: int, places: li
     assert collapsed_seeds(-gains, 0.01, 10) == [], "nor is a lucky seed one"
 
 
+@pytest.mark.parametrize("margin", [0.05, 0.1, 0.3])
+def test_a_seed_exactly_at_the_margin_has_not_collapsed(margin: float) -> None:
+    for good in (0.1, 0.2, 0.7, 1 / 3):
+        assert collapsed_seeds(np.array([good - margin] + [good] * 7), margin, 1) == []
+
+
 def test_normal_seeds_collapse_on_at_most_one_page_in_twenty() -> None:
     pages = normal("calm pages", size=(300, 5, 8))
     found = [any(collapsed_seeds(row, None, 5) for row in page) for page in pages]
