@@ -74,7 +74,7 @@ class NumberReader:
 
     def __init__(self, name: str, given: MetricPattern) -> None:
         self.name, self._scale = name, given.scale
-        own = "" if not given.pattern.startswith(name) else r"(?<!\w)"  # val_x is not the end of best_val_x
+        own = "" if not given.pattern.startswith(name) else r"(?<![A-Za-z0-9_])"  # val_x is not the end of best_val_x
         self._pattern = re.compile(own + compile_pattern(given.pattern).pattern)
         commas = "," in given.pattern  # the pattern itself says what stands at a comma
         self._token = _WHOLE_NUMBER if commas else _WITH_COMMAS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -217,7 +218,12 @@ class SeedRun:
 
     def _missed(self, names: Sequence[str]) -> str:
         lines = {name: line for name, line in self._reader.missed.items() if name in names}
-        return "".join(f"; the pattern of {name} does not match {line!r}" for name, line in lines.items())
+        longer = {name for name, line in lines.items() if re.search(rf"\w{re.escape(name)}", line)}
+        return "".join(
+            f"; the pattern of {name} does not match {line!r}"
+            f"{', where this is the end of a longer name' if name in longer else ''}"
+            for name, line in lines.items()
+        )
 
 
 def _gpus(device: str) -> int:

@@ -40,8 +40,9 @@ class Function:
         """Return the function at the import path `name`; raise RegistryError if it is not there."""
         train = OWN_FUNCTIONS.load(name)
         places = (name.partition(":")[0], getattr(train, "__module__", None))
-        beside = (getattr(sys.modules.get(str(place)), TEST, None) for place in places)
-        return Function(name=name, train=train, test=next(filter(callable, beside), None))
+        found = [getattr(sys.modules.get(str(place)), TEST, None) for place in places]
+        beside = sorted(filter(callable, found), key=_runs_tests)
+        return Function(name=name, train=train, test=beside[0] if beside else None)
 
     @property
     def reports_epochs(self) -> bool:
@@ -69,7 +70,8 @@ class Function:
         function reads it by constant names.
         """
         self._check_signature(self.train, TRAIN_PARAMETERS)
-        if inspect.iscoroutinefunction(self.train) or inspect.isasyncgenfunction(self.train):
+        called = inspect.unwrap(self.train)
+        if inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called):
             raise RequestError(f"trainable {self.name!r} is an `async def`: write `def`, and asyncio.run(...) inside")
         if confirms and self.test is not None:
             self._check_signature(self.test, TEST_PARAMETERS)
@@ -155,6 +157,15 @@ class NamesRead:
     changed: bool = True
 
 
+def _runs_tests(test: Callable[..., Any]) -> bool:
+    """Return whether a function `test` takes any arguments, as those do that run a package's unit tests."""
+    try:
+        kinds = {parameter.kind for parameter in inspect.signature(test).parameters.values()}
+    except (TypeError, ValueError):  # a function written in C
+        return False
+    return inspect.Parameter.VAR_POSITIONAL in kinds
+
+
 def _definition(function: Callable[..., Any]) -> ast.FunctionDef | None:
     """Return the syntax tree of a function, or None for one without source."""
     try:
@@ -212,14 +223,21 @@ def _changes(defined: ast.FunctionDef, config: str) -> bool:
             return True
         if isinstance(node, ast.arg) and node.arg == config and node not in defined.args.args:  # of an inner function
             return True
-        if isinstance(node, ast.Try) and node.handlers and any(_is(each, config) for each in _inner(node.body)):
+        caught = node.body if isinstance(node, ast.Try) and any(map(_catches_keys, node.handlers)) else []
+        if any(_is(each, config) for each in _expressions(caught)):
             return True
         if isinstance(node, ast.Compare) and any(_is(each, config) for each in node.comparators):
             return True
     return False
 
 
-def _inner(body: list[ast.stmt]) -> Iterator[ast.expr]:
+def _catches_keys(handler: ast.ExceptHandler) -> bool:
+    """Return whether a handler catches the KeyError of a setting that is not there."""
+    names = {node.id for node in ast.walk(handler.type) if isinstance(node, ast.Name)} if handler.type else {"KeyError"}
+    return bool(names & {"KeyError", "LookupError", "Exception", "BaseException"})
+
+
+def _expressions(body: list[ast.stmt]) -> Iterator[ast.expr]:
     return (node for statement in body for node in ast.walk(statement) if isinstance(node, ast.expr))
 
 

@@ -177,14 +177,21 @@ def unchanged_modules(thing: object) -> Iterator[None]:
     before = [(each, dict(each)) for each in held]
     made = [tensor for tensor in (*module.parameters(), *module.buffers()) if not is_lazy(tensor)]
     tensors = [(tensor, tensor.data, tensor.detach().clone(), tensor.requires_grad) for tensor in made]
+    training = [(part, part.training) for part in module.modules()]
     try:
         yield
     finally:
         for each, content in before:
-            each.clear()
-            each.update(content)
+            if [(key, id(value)) for key, value in each.items()] != [(k, id(value)) for k, value in content.items()]:
+                each.clear()
+                each.update(content)
+        for part, flag in training:
+            part.training = flag  # of a script module it is not in its dictionary
         for tensor, data, values, trained in tensors:
-            data.copy_(values)
+            try:
+                data.copy_(values)
+            except RuntimeError:  # an expanded one, whose elements share memory
+                data = values
             tensor.data = data
             if tensor.requires_grad != trained:
                 tensor.requires_grad = trained

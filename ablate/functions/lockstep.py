@@ -94,7 +94,11 @@ class _Lockstep:
             kept = [] if self.place is None else [call.run.state() for call in self.calls]
             if epoch == length and self.config.stage == "confirm":
                 _raise_first([call.finish for call in self.calls])  # `test` is given what the function ends with
-                metrics = self.tested(metrics)
+                try:
+                    metrics = self.tested(metrics)
+                except TrialError as error:
+                    rule = "in a confirmation `test` runs after the function's end: leave open what it reads"
+                    raise TrialError(f"{error} ({rule})", error.kind, error.detail) from error
             yield self.keep(Report(epoch=epoch, metrics=metrics, wall_seconds=seconds, final=epoch == length), kept)
 
     def _require_all(self, metrics: Metrics, epoch: int) -> None:

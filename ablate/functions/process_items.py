@@ -17,13 +17,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-SIGNALS = ("SIGTERM", "SIGINT", "SIGALRM", "SIGUSR1", "SIGUSR2", "SIGHUP", "SIGCHLD", "SIGPIPE")
-PLAIN: tuple[int, bool, bool, list[logging.Handler]] = (
-    logging.NOTSET,
-    True,
-    False,
-    [],
-)  # a logger that nobody has changed
+SIGNALS = ("SIGTERM", "SIGINT", "SIGALRM", "SIGUSR1", "SIGUSR2", "SIGHUP", "SIGPIPE")
+PLAIN = (logging.NOTSET, True, False)  # level, propagation, disabled: of a logger that nobody has changed
 LIMITS = ("RLIMIT_NOFILE", "RLIMIT_AS", "RLIMIT_STACK", "RLIMIT_CPU")
 
 
@@ -171,7 +166,7 @@ def _event_loop() -> tuple[Any, Any]:
 def _set_event_loop(value: tuple[Any, Any]) -> None:
     policy, loop = value
     vars(sys.modules["asyncio.events"])["_event_loop_policy"] = policy
-    if policy is not None:
+    if hasattr(policy, "_local"):
         policy._local._loop = loop
 
 
@@ -189,20 +184,22 @@ def _set_locale(value: str) -> None:
 
 
 def _logging() -> dict[str, Any]:
-    """Return level, propagation, whether it is disabled, and handlers of each logger that is not PLAIN."""
+    """Return the handlers of the root, and of each logger what PLAIN has, unless it is PLAIN.
+
+    Handlers of other loggers stay: libraries add theirs once in a process.
+    """
     manager = logging.root.manager
     named = {name: each for name, each in manager.loggerDict.items() if isinstance(each, logging.Logger)}
-    found = {
-        name: (each.level, each.propagate, each.disabled, list(each.handlers))
-        for name, each in {"root": logging.root, **named}.items()
-    }
-    return {name: each for name, each in found.items() if each != PLAIN} | {"disable": manager.disable}
+    own = {n: (each.level, each.propagate, each.disabled) for n, each in {"root": logging.root, **named}.items()}
+    changed = {name: each for name, each in own.items() if each != PLAIN}
+    return changed | {"the handlers of the root": list(logging.root.handlers), "disable": manager.disable}
 
 
 def _set_logging(value: dict[str, Any]) -> None:
-    for name in (_logging() | value).keys() - {"disable"}:
+    logging.root.handlers[:] = value["the handlers of the root"]
+    for name in (_logging() | value).keys() - {"disable", "the handlers of the root"}:
         each = logging.getLogger(None if name == "root" else name)
-        level, each.propagate, each.disabled, each.handlers[:] = value.get(name, PLAIN)
+        level, each.propagate, each.disabled = value.get(name, PLAIN)
         each.setLevel(level)
     logging.disable(value["disable"])
 

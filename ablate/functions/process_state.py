@@ -35,7 +35,7 @@ class ProcessState:
     """The state of this process at one moment.
 
     `now()` reads all of it (about 0.1 ms), `of_turn()` only what can be swapped between two calls that take turns and
-    what must not differ between them (about 0.05 ms). What belongs to one of LIBRARIES is read if that is imported; an
+    what must not differ between them (about 0.1 ms). What belongs to one of LIBRARIES is read if that is imported; an
     item that one of two states lacks is not compared. The handlers of signals are set in the main thread only.
     """
 

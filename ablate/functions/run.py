@@ -32,6 +32,7 @@ from ablate.functions.state import Holder, State, Value, is_value
 
 M = TypeVar("M", bound=nn.Module)
 _KEPT: WeakValueDictionary[int, Any] = WeakValueDictionary()  # the objects that runs of this process keep, by id
+UNSHARED = (bool, int, float, str, bytes, tuple, type(None), np.generic, torch.Generator)  # not changed, or global
 BATCH = 64  # samples of a batch of `Run.loader` unless it is told
 
 
@@ -75,6 +76,7 @@ class Run:
         self.rank, self.world = ranks.rank, ranks.world
         self.params: int | None = None
         self.kept: dict[str, Any] = {}
+        self._restored: dict[int, Any] = {}  # see `Value`
         self.epoch = 0
         self._replace = replace or {}
         self._study_seed, self._pause, self._found, self._checkpoints = study_seed, pause, found, checkpoints
@@ -112,24 +114,27 @@ class Run:
         if self._begun:
             raise TrialError("run.keep was called after run.epochs() had begun: call it before the loop")
         state = State({name: value for name, value in kept.items() if is_value(value)})
+        self._restored |= {id(thing): thing for thing in kept.values()}
+        shared = sys._getframe(1).f_globals.values()
         for name, thing in kept.items():
             if name in self.kept:
                 raise TrialError(f"run.keep({name}=...) was called twice")
-            known = Value(state, name) if name in state else thing
+            known = Value(state, name, self._restored) if name in state else thing
             check_keepable(name, known)
-            if self._found is None and known is thing:
-                self._refuse_kept_elsewhere(name, thing)
+            if not isinstance(thing, UNSHARED):
+                self._refuse_shared(name, thing, any(thing is each for each in shared))
             self.kept[name] = known
             if self._found is not None and name in self._found.states:
                 set_state(name, known, self._found.states[name], self._found.tensors)
                 self.epoch = self.restored = self._found.epoch
         return state
 
-    def _refuse_kept_elsewhere(self, name: str, thing: Any) -> None:
-        """Raise TrialError if another run of this process has kept an object, which it may have trained."""
-        if _KEPT.get(id(thing)) is thing and all(thing is not mine for mine in self.kept.values()):
+    def _refuse_shared(self, name: str, thing: Any, of_module: bool) -> None:
+        """Raise TrialError if another run keeps an object too: one of the user's module, or one that a run has kept."""
+        kept = self._found is None and _KEPT.get(id(thing)) is thing
+        if of_module or (kept and all(thing is not mine for mine in self.kept.values())):
             raise TrialError(
-                f"run.keep({name}=...): another trial or seed keeps this same object, and trains it: make it inside the"
+                f"run.keep({name}=...): other trials and seeds keep this same object, and change it: make it inside the"
                 " function"
             )
         with suppress(TypeError):  # a type without weak references

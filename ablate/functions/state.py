@@ -62,8 +62,9 @@ class Holder:
 class Value:
     """One value of a `State`, for the checkpoint."""
 
-    def __init__(self, state: State, name: str) -> None:
+    def __init__(self, state: State, name: str, restored: dict[int, Any]) -> None:
         self._state, self._name = state, name
+        self._restored = restored  # by id what has its content, or gets it by its own name
 
     @property
     def now(self) -> Any:
@@ -80,27 +81,20 @@ class Value:
         Raises ValueError if a tree has another structure than before.
         """
         old = self.now
-        new = _tree(old, stored["leaves"]) if "leaves" in stored else _changed(old, stored["value"], {})
+        new = _tree(old, stored["leaves"]) if "leaves" in stored else _changed(old, stored["value"], self._restored)
         self._state[self._name] = new
 
 
 def _changed(old: Any, new: Any, done: dict[int, Any]) -> Any:
-    """Return `old` with the content of `new`, as other code may hold it; `new` if `old` cannot be changed in place.
-
-    `done` are the objects that were changed, by id: one that is at two places gets the content of the first alone.
-    """
-    if id(old) in done:
-        return new
-    done[id(old)] = old
+    """Return `old` with the content of `new`, as other code may hold it; `new` if `old` cannot be changed in place."""
     if isinstance(old, list) and isinstance(new, list):
-        old[:] = [*(_changed(*pair, done) for pair in zip(old, new, strict=False)), *new[len(old) :]]
+        old[:] = [*(_inner(*pair, done) for pair in zip(old, new, strict=False)), *new[len(old) :]]
     elif isinstance(old, dict) and isinstance(new, dict):
-        make = getattr(old, "default_factory", None) or (lambda: None)
-        items = {k: _changed(old[k] if k in old else make(), v, done) for k, v in new.items()}
+        items = {key: _inner(old[key] if key in old else _default(old), value, done) for key, value in new.items()}
         old.clear()
         old.update(items)
     elif isinstance(old, tuple) and isinstance(new, tuple) and len(old) == len(new):
-        parts = [_changed(*pair, done) for pair in zip(old, new, strict=True)]
+        parts = [_inner(*pair, done) for pair in zip(old, new, strict=True)]
         return type(old)(*parts) if hasattr(old, "_fields") else tuple(parts)
     elif isinstance(old, set | deque) and type(old) is type(new):
         old.clear()
@@ -115,6 +109,27 @@ def _changed(old: Any, new: Any, done: dict[int, Any]) -> Any:
     else:
         return new
     return old
+
+
+def _inner(old: Any, new: Any, done: dict[int, Any]) -> Any:
+    """Return what `_changed` does for a part of a value; `new` where the memory of `old` may belong to something else.
+
+    That is what `done` holds by id, a tensor (those of `model.state_dict()` are the model's), and an array that is a
+    view or read-only.
+    """
+    views = isinstance(old, Tensor) or (isinstance(old, np.ndarray) and not (old.flags.owndata and old.flags.writeable))
+    if views or id(old) in done:
+        return new
+    done[id(old)] = old
+    return _changed(old, new, done)
+
+
+def _default(old: dict[Any, Any]) -> Any:
+    """Return what a defaultdict makes for a missing key, None for another dictionary."""
+    try:
+        return old.default_factory()  # type: ignore[attr-defined]
+    except Exception:  # none, or a user's, which may raise anything
+        return None
 
 
 def _has_jax(value: Any) -> bool:

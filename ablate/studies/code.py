@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
 
-from ablate.base.code_files import code_files
+from ablate.base.code_files import PYTHON, code_files
 from ablate.base.errors import CodeDownError, StudyMismatchError
 from ablate.core.registry import COMMAND_PREFIX, OWN_FUNCTION, import_paths, own_code, trainable_kind
 from ablate.functions.command_words import split
@@ -17,7 +18,8 @@ from ablate.study import Study
 from ablate.study.sections import Command
 
 WATCH_SECONDS = 5.0  # between two looks at the files while a study runs
-LARGEST_SCRIPT = 10**6  # bytes; what is larger is data, or a program that was installed
+SCRIPTS = (*PYTHON, ".sh", ".bash", ".R", ".jl", ".lua", ".pl", ".js", ".yaml", ".yml", ".toml", ".ini", ".cfg")
+LARGEST_SCRIPT = 10**6  # bytes
 CODE = "code"  # the event that holds the files; of several, the last is valid
 CONTINUE = (
     " Its trials would not be comparable. Give the new study another name (study: …), put the files back, or"
@@ -52,10 +54,13 @@ def source_files(study: Study) -> dict[str, str]:
     """Return the SHA-256 of each file of code that the numbers of a study depend on, by path.
 
     These are the files of its training function, and of each network, task and part that it names by import path; of a
-    command the files among its words, of at most LARGEST_SCRIPT bytes, and what follows `-m`.
+    command the files with a suffix of SCRIPTS and at most LARGEST_SCRIPT bytes among its words and what follows `=` in
+    them, the programs of this folder, and the module behind `-m` where no script is before it.
     """
-    words = command_words(study.trainable)
-    modules = [f"{name}:main" for option, name in pairwise(words) if option == "-m"]
+    typed = command_words(study.trainable)
+    words = [part for word in typed for part in (*word.split(), *word.partition("=")[2:]) if part]
+    first = next((k for k, word in enumerate(words) if word.endswith(PYTHON)), len(words))
+    modules = [f"{name}:main" for option, name in pairwise(words[:first]) if option == "-m"]
     named = {text: own_code(text, installed=text == study.trainable) for text in (*_import_paths(study), *modules)}
     places = dict.fromkeys(_watched(text, place) for text, found in named.items() for place in found)
     files = {name: file for place in places for file, name in code_files(place)}
@@ -71,14 +76,19 @@ def command_words(trainable: str) -> list[str]:
 
 
 def _is_script(word: str) -> bool:
+    path = Path(word)
     try:
-        return Path(word).is_file() and Path(word).stat().st_size <= LARGEST_SCRIPT
+        program = not path.suffix and not path.is_absolute() and os.access(path, os.X_OK)
+        return (program or path.suffix in SCRIPTS) and path.is_file() and path.stat().st_size <= LARGEST_SCRIPT
     except (OSError, ValueError):  # a word that is no path
         return False
 
 
 def watching(study: Study, files: Mapping[str, str]) -> Callable[[], None]:
-    """Return what raises CodeDownError once the code is not `files` any more; it looks every WATCH_SECONDS."""
+    """Return what raises CodeDownError once a file is not what it was; it looks again after WATCH_SECONDS.
+
+    A file that is new is none of the code that was imported.
+    """
     looked = time.monotonic()
 
     def look() -> None:
@@ -86,11 +96,11 @@ def watching(study: Study, files: Mapping[str, str]) -> Callable[[], None]:
         if time.monotonic() - looked < WATCH_SECONDS:
             return
         looked, now = time.monotonic(), source_files(study)
-        if changed := sorted(name for name in files.keys() | now.keys() if files.get(name) != now.get(name)):
+        if changed := sorted(name for name in files if files[name] != now.get(name)):
             raise CodeDownError(
-                f"{', '.join(changed)} was edited while study {study.name!r} runs: a trial that begins now might train"
-                f" with other code than those before. Nothing is lost: put the files back, then type ablate resume"
-                f" {study.name}; or type --code-changed with it"
+                f"{', '.join(changed)} was edited or removed while study {study.name!r} runs: a trial that begins now"
+                " might train with other code than those before. Nothing is lost: put the files back, then type"
+                f" ablate resume {study.name}; or type --code-changed with it"
             )
 
     return look

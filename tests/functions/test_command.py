@@ -18,6 +18,8 @@ from ablate.core.registry import read_task
 from ablate.core.trainable import load_trainable
 from ablate.core.trial import Report, TrialConfig, TrialKey
 from ablate.functions.settings import FunctionSettings
+from ablate.ledger import Ledger
+from ablate.studies.code import source_files
 from ablate.study import parse_study
 from ablate.study.sections import trainable_name
 from support.commands import run
@@ -184,10 +186,32 @@ def test_a_study_of_a_command_is_searched_and_confirmed(folder: Path, capfd: pyt
     assert (confirmed["config.x"].to_list(), confirmed["test_loss"].to_list()) == ([1.0], [0.25])
     started = [sorted((folder / f"started-{seed}").read_text().split()) for seed in (0, 1)]
     assert started == [["1.0", "2.0", "3.0", "4.0", "5.0", "6.0"]] * 2
+    with Ledger.open(f"sqlite:///{folder}/runs/commanded/ledger.sqlite", create=False) as ledger:
+        [event] = [event for event in ledger.snapshot("commanded").events if event.kind == "code"]
+    assert list(event.payload["files"]) == ["train.py"]
     (folder / "train.py").write_text(SCRIPT.replace("1 / epoch", "2 / epoch"))
     code, _, err = run(capfd, "search", "study.yaml", "--executor", "local", "--tracker", "none")
     assert code == 2
     assert "the code that it names has changed since: train.py." in " ".join(err.split())
+
+
+@pytest.mark.parametrize(
+    ("command", "files"),
+    [
+        ("python train.py {x} --out=history.json --config=conf.yaml > log.txt", ["conf.yaml", "train.py"]),
+        ("sh -c 'python train.py {x} | tee log.txt'", ["train.py"]),
+        ("python -m pack.train {x}", ["pack/__init__.py", "pack/train.py"]),
+        ("python train.py -m pack {x}", ["train.py"]),
+        ("./begin {x} /usr/bin/env", ["./begin"]),
+    ],
+)
+def test_the_code_of_a_command_is_watched_and_not_what_it_writes(command: str, files: list[str], folder: Path) -> None:
+    (folder / "pack").mkdir()
+    for name in ("history.json", "log.txt", "conf.yaml", "pack/__init__.py", "pack/train.py", "begin"):
+        (folder / name).touch()
+    (folder / "begin").chmod(0o755)
+    study = parse_study((STUDY % command.replace("'", "''")), "study.yaml")
+    assert sorted(source_files(study)) == files
 
 
 @pytest.mark.parametrize(

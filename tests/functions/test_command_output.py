@@ -140,6 +140,7 @@ WHOLE = [
     ('"val_x": {number}', '{"epoch": 3, "val_x": 0.25}', 0.25),
     ("val_x={number}", "val_x=0.2 best_val_x=0.9", 0.2),
     ("x={number}", "val_x=0.2 best_val_x=0.9", 0.9),
+    ("val_x={number}", "验证val_x=0.2", 0.2),
     ("val_x={number}M", "val_x=12M", 12.0),
     ("val_x={number}", "val_x=12Mb", 12.0),
     ("val_x={number}", "val_x=12 M", 12.0),

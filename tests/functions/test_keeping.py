@@ -38,6 +38,16 @@ VALUES = st.recursive(
 )
 
 
+class Frozen(dict[str, Any]):
+    """A dictionary that refuses changes, as some libraries keep settings in."""
+
+    def update(self, *_: Any, **__: Any) -> None:
+        raise TypeError("frozen")
+
+    def clear(self) -> None:
+        raise TypeError("frozen")
+
+
 class Pair(NamedTuple):
     left: list[int]
     right: int
@@ -148,11 +158,40 @@ def test_what_is_inside_of_a_kept_value_is_restored_in_place_too() -> None:
     state.pair[0].left.append(5)
     state.pair[1][0] += 2
     own = made()
-    held = own["table"]["rows"], own["table"]["best"], own["pair"][0].left, own["pair"][1][0]
+    held = own["table"]["rows"], own["table"]["best"], own["pair"][0].left
     found = restarted(first).keep(**own)
-    assert ([*held[0]], held[1].tolist(), held[2], held[3].item()) == ([0, 1], [3.0, 3.0], [5], 2.0)
+    assert ([*held[0]], held[1].tolist(), held[2], found.pair[1][0].item()) == ([0, 1], [3.0, 3.0], [5], 2.0)
     assert found.table["rows"] is held[0]
     assert (found.counts, found.counts.default_factory, type(found.pair[0])) == ({"a": [7]}, list, Pair)
+
+
+def test_what_is_restored_inside_of_a_value_is_written_over_nothing_else() -> None:
+    def begun(found: Run) -> tuple[nn.Linear, Any]:
+        model, row = nn.Linear(2, 1), np.zeros(2)
+        kept = found.keep(
+            model=model,
+            best=model.state_dict(),  # its tensors are the model's
+            views=[each.detach().numpy() for each in model.parameters()],
+            row=row,
+            rows=[row],
+            fixed=[np.frombuffer(bytes(8)), torch.zeros(1).expand(3)],
+            tables=defaultdict(lambda: 1 / 0),
+        )
+        return model, kept
+
+    first = run()
+    model, state = begun(first)
+    nn.init.constant_(model.weight, 1.0)
+    state.best = {name: each.clone() for name, each in model.state_dict().items()}
+    state.views = [np.ones((1, 2)), np.ones(1)]
+    nn.init.constant_(model.weight, 7.0)
+    state.row += 2
+    state.rows = [np.ones(2)]
+    state.tables["a"] = 1
+    again, found = begun(restarted(first))
+    assert again.weight.tolist() == [[7.0, 7.0]]
+    assert found.best["weight"].tolist() == [[1.0, 1.0]]
+    assert (found.row.tolist(), found.rows[0].tolist(), found.tables) == ([2.0, 2.0], [1.0, 1.0], {"a": 1})
 
 
 def test_an_object_at_two_places_gets_no_content_of_the_other() -> None:
@@ -163,8 +202,11 @@ def test_an_object_at_two_places_gets_no_content_of_the_other() -> None:
     assert restarted(first).keep(rows=[row, row]).rows == [[1], [2]]
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
 def test_a_module_that_test_is_tried_on_is_what_it_was() -> None:
-    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Dropout())
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Dropout(0.0), torch.jit.script(nn.Dropout(0.0)))
+    vars(model)["settings"] = Frozen(width=2)
+    model.register_buffer("mask", torch.zeros(1, 2).expand(3, 2), persistent=False)
     model.register_buffer("seen", torch.zeros(1), persistent=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     before = {name: (id(each), each.clone(), each.requires_grad) for name, each in model.named_parameters()}
@@ -175,6 +217,7 @@ def test_a_module_that_test_is_tried_on_is_what_it_was() -> None:
         model[0] = nn.Linear(2, 5)
         model[1].weight.data.zero_()
         del model[2]
+        model[-1].eval()
     assert list(model) == parts
     assert all(part.training for part in model.modules())
     assert model.seen.item() == 0
@@ -192,6 +235,18 @@ def test_a_lazy_module_is_no_fault() -> None:
         pass
 
 
+EVERYBODYS = {"n": 0}
+
+
+def test_a_value_of_the_module_is_refused() -> None:
+    with pytest.raises(TrialError, match=r"run\.keep\(h=\.\.\.\): other trials and seeds keep this same object"):
+        run().keep(h=EVERYBODYS)
+    run().keep(generator=torch.default_generator, tags=WORDS)
+
+
+WORDS = ("a", "b")
+
+
 @pytest.mark.parametrize("other", [True, False])
 def test_an_object_that_another_run_keeps_is_refused(other: bool) -> None:
     model = nn.Linear(1, 1)
@@ -200,7 +255,7 @@ def test_an_object_that_another_run_keeps_is_refused(other: bool) -> None:
     first.keep(same=model)
     if other:
         with pytest.raises(
-            TrialError, match=r"run\.keep\(model=\.\.\.\): another trial or seed keeps this same object"
+            TrialError, match=r"run\.keep\(model=\.\.\.\): other trials and seeds keep this same object"
         ):
             run().keep(model=model)
     else:

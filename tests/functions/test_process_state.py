@@ -66,9 +66,9 @@ SETTABLE: list[tuple[str, Change, Callable[[], Any]]] = [
     ("the handlers and levels of logging (disable)", lambda: logging.disable(50), lambda: logging.root.manager.disable),
     ("the handlers and levels of logging (root)", lambda: logging.root.setLevel(1), lambda: logging.root.level),
     (
-        "the handlers and levels of logging (own)",
-        lambda: logging.getLogger("own").addHandler(logging.NullHandler()),
-        lambda: list(logging.getLogger("own").handlers),
+        "the handlers and levels of logging (the handlers of the root)",
+        lambda: logging.root.addHandler(logging.NullHandler()),
+        lambda: list(logging.root.handlers),
     ),
     (
         "the handlers and levels of logging (own)",
@@ -82,7 +82,7 @@ SETTABLE: list[tuple[str, Change, Callable[[], Any]]] = [
     ("sys.excepthook", lambda: setattr(sys, "excepthook", print), lambda: sys.excepthook),
     *(
         (f"the handler of {name}", lambda n=name: signal.signal(signal.Signals[n], signal.SIG_IGN), lambda: None)
-        for name in ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2", "SIGHUP", "SIGCHLD")
+        for name in ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2", "SIGHUP")
     ),
     ("the limit RLIMIT_NOFILE", lambda: files(-1), lambda: resource.getrlimit(resource.RLIMIT_NOFILE)),
     (
