@@ -131,13 +131,13 @@ class _Timer:
         signal.setitimer(signal.ITIMER_REAL, self.seconds, self.interval)
 
 
-_FORMER: set[str] = set()  # folders that were on sys.path for a time
+_FORMER: set[str] = set()  # folders that were on sys.path for a time, without that in which the user's modules are
 
 
 def _set_path(value: list[str]) -> None:
     before, sys.path = sys.path, list(value)
     with suppress(FileNotFoundError):  # the working directory is gone: nothing was imported from it
-        _FORMER.update({os.path.abspath(each) for each in before} - {os.path.abspath(each) for each in value})
+        _FORMER.update({*map(os.path.abspath, before)} - {os.getcwd(), *map(os.path.abspath, value)})
 
 
 def modules_of_former_folders() -> list[str]:

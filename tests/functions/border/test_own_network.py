@@ -53,10 +53,14 @@ def searched(
 
 @pytest.mark.services
 def test_a_network_prints_into_the_file_of_its_trial_and_nowhere_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     code, out, err = searched(tmp_path, "pass", monkeypatch, capfd)
     assert code == 0, err
+    assert not [line for line in caplog.messages if "gets a new process" in line], "importing it leaves nothing behind"
     assert "a step" not in out + err
     assert (out + err).count("imported") <= 1
     counts = [
