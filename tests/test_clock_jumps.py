@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -76,6 +78,18 @@ class Jumping:
             assert time.monotonic() < deadline
             time.sleep(0.05)
 
+    def freeze(self, driver: subprocess.Popen[str]) -> None:
+        """Stop a driver outside of a transaction, in which others could not write."""
+        while True:
+            driver.send_signal(signal.SIGSTOP)
+            with closing(sqlite3.connect(self.home / "ledger.sqlite", timeout=0.5)) as ledger:
+                try:
+                    ledger.execute("BEGIN IMMEDIATE")
+                    return
+                except sqlite3.OperationalError:
+                    driver.send_signal(signal.SIGCONT)
+                    time.sleep(0.05)
+
 
 @pytest.fixture
 def jumping(tmp_path: Path) -> Iterator[Jumping]:
@@ -97,7 +111,7 @@ def jumping(tmp_path: Path) -> Iterator[Jumping]:
 def test_a_clock_that_jumps_spends_no_budget_and_gives_no_study_away(jump: str, jumping: Jumping) -> None:
     driver = jumping.search()
     jumping.until_training(driver)
-    driver.send_signal(signal.SIGSTOP)  # it is still at work when the second one asks
+    jumping.freeze(driver)  # it is still at work when the second one asks
     jumping.jump(jump)
     second = jumping.search()
     said, _ = second.communicate(timeout=300)
@@ -120,7 +134,7 @@ def test_a_clock_that_jumps_spends_no_budget_and_gives_no_study_away(jump: str, 
 def test_a_command_with_another_clock_sees_and_stops_the_driver(offset: str, jumping: Jumping) -> None:
     driver = jumping.search()
     jumping.until_training(driver)
-    driver.send_signal(signal.SIGSTOP)  # it is still at work when it is asked
+    jumping.freeze(driver)  # it is still at work when it is asked
     environment = os.environ | {"LD_PRELOAD": str(LIBRARY), "FAKETIME": offset}
 
     def ask(word: str) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ablate import __version__
-from ablate.base.errors import AblateError, RequestError
+from ablate.base.errors import AblateError
 from ablate.base.files import Place, below, require_writable
 from ablate.base.redaction import error_text, redact_url
 from ablate.driver.data_checks import check_data
@@ -108,8 +108,6 @@ def _ledger(locations: Locations) -> str:
 def _runs(path: Path) -> str:
     """Check the folder of all studies, or its nearest existing parent, in which it will be created."""
     there = next(place for place in (path, *path.parents) if place.exists())
-    if not there.is_dir():
-        raise RequestError(f"{there} is no folder. Choose another one with --runs-dir or ABLATE_RUNS.")
     return _write(there, there)
 
 

@@ -191,9 +191,13 @@ def _numbered(svg: str) -> str:
 
 
 def safe_stem(name: str) -> str:
-    """Return a name as part of a file name, with only letters, digits, '-' and '_'; a changed one gets a mark."""
+    """Return a name as part of a file name, with only letters, digits, '-' and '_'.
+
+    A name that is changed gets a mark, so that no other one has the same file, but for a setting such as model.width.
+    """
     stem = re.sub(r"[^A-Za-z0-9_-]+", "_", name)
-    return stem if stem == name else f"{stem}-{sha256(name.encode()).hexdigest()[:8]}"
+    plain = stem == name or re.fullmatch(r"(model|training|config)\.[A-Za-z0-9_-]+", name)
+    return stem if plain else f"{stem}-{sha256(name.encode()).hexdigest()[:8]}"
 
 
 def evenly(items: list[Any], most: int) -> list[Any]:
