@@ -87,10 +87,13 @@ def dominated_text(found: Findings) -> str:
     word = "confirmed" if found.confirmed else "retrained"
     listed = ", ".join(map(str, off[:20])) + (" …" if len(off) > 20 else "")
     chances = [found.assessed.front.get(n, 0.0) for n in off] if found.assessed is not None else []
-    likely = f" The most probable of them is on it with P = {max(chances):.2f}." if chances else ""
+    who = "It" if len(off) == 1 else "The most probable of them"
+    likely = f" {who} is on it with P = {max(chances):.2f}." if chances else ""
+    one = len(off) == 1
+    are, theirs, they_are = ("is", "its", "it is") if one else ("are", "their", "they are")
     return (
-        f"{len(off)} of the {complete.height} {word} networks are no longer on the front with their test numbers "
-        f"(trial{'s' * (len(off) != 1)} {listed}); they are in the figure and in trials.csv.{likely}"
+        f"{len(off)} of the {complete.height} {word} networks {are} no longer on the front with {theirs} test numbers "
+        f"(trial{'s' * (not one)} {listed}); {they_are} in the figure and in trials.csv.{likely}"
     )
 
 
