@@ -172,7 +172,7 @@ class PausedError(AblateError):
     """A trial has paused as requested; it continues from the checkpoint that it has written."""
 
 
-def once(pairs: Iterable[tuple[str, V]]) -> dict[str, V]:
+def each_once(pairs: Iterable[tuple[str, V]]) -> dict[str, V]:
     """Return names and values that were typed; raise RequestError for a name that occurs twice."""
     found: dict[str, V] = {}
     for name, value in pairs:

@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from ablate.base.errors import RequestError, once
+from ablate.base.errors import RequestError, each_once
 from ablate.cli import options
 from ablate.cli.terminal import console, print_json
 
@@ -57,7 +57,7 @@ def _read(values: Sequence[str]) -> dict[str, Any]:
             raise RequestError(f"--set {text!r}: write NAME=VALUE")
         return name, read_scalar(value)
 
-    return once(map(setting, values))
+    return each_once(map(setting, values))
 
 
 def _table(found: Mapping[str, Any]) -> Table:

@@ -22,7 +22,6 @@ class Terminal(Console):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{"markup": False, "emoji": False, **settings})
-        self.width = self.width or 80  # COLUMNS=0, which rich takes for a terminal that shows nothing
 
     def render_str(self, text: str, **settings: Any) -> Text:
         """Return `text` as a rich Text; measured here too, so that a table's columns fit what they show."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ablate.base.errors import RequestError, StudyFileError, once
+from ablate.base.errors import RequestError, StudyFileError, each_once
 from ablate.functions.command_words import placeholders
 from ablate.study import parse_study
 from ablate.study.patterns import compile_pattern, named_pattern
@@ -43,14 +43,14 @@ def study_text(
     Raises RequestError for settings, metrics and parts in another form, and StudyFileError for what no study can be.
     """
     forms = placeholders(command)
-    config = once(_setting(text, forms) for text in settings)
+    config = each_once(_setting(text, forms) for text in settings)
     content = command_content(
         command, config, name=name, metrics=metrics, tests=tests, epoch=epoch,
         direction="maximize" if maximize else "minimize", epochs=epochs, trials=trials, replicates=replicates or 1,
         confirm=confirm, shell=shell,
     )  # fmt: skip
     if parts:
-        removed = once(_part(text, forms) for text in parts)
+        removed = each_once(_part(text, forms) for text in parts)
         content["config"] = {part: True for part, value in removed.items() if value is False} | config
         content["parts"] = {part: {"config": {part: value}} for part, value in removed.items()}
         content["replicates"] = replicates or PART_SEEDS
@@ -90,7 +90,7 @@ def command_content(
     if confirm is not None and not tests:
         raise RequestError("--confirm reads a metric of the test split: name it by --test-metric 'test_…=PATTERN'")
     trainable: dict[str, Any] = {"command": command}
-    patterns = once(read)
+    patterns = each_once(read)
     trainable |= {"metric": metrics[0]} if len(read) == 1 else {"metrics": patterns}
     trainable |= ({"epoch": epoch} if epoch is not None else {}) | ({"shell": True} if shell else {})
     return {

@@ -12,6 +12,7 @@ from ablate.base.errors import Fault
 
 Protocol = Literal["held_out", "paper"]
 LARGEST = 2**31 - 1  # of a whole number
+MOST_SEEDS = 100_000  # they are listed one by one
 FROZEN = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)  # built when first validated
 
 
@@ -24,7 +25,7 @@ def _number(value: Any) -> Any:
 NUMBER = BeforeValidator(_number)
 Positive = Annotated[int, Field(ge=1, le=LARGEST), NUMBER]
 NotNegative = Annotated[int, Field(ge=0, le=LARGEST), NUMBER]
-Seeds = Annotated[int, Field(ge=1, le=100_000), NUMBER]  # listed one by one
+Seeds = Annotated[int, Field(ge=1, le=MOST_SEEDS), NUMBER]
 
 
 def _one_to_pair(value: Any) -> Any:

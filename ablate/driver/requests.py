@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ablate.base.errors import RequestError, did_you_mean, once
+from ablate.base.errors import RequestError, did_you_mean, each_once
 from ablate.core.code_version import SHORT
 from ablate.ledger.requests import ENQUEUE, PRUNE, RETRY, STOP, Command, Request, find_unanswered
 from ablate.studies.locations import Locations
@@ -26,7 +26,7 @@ def enqueue(name: str, locations: Locations, words: Sequence[str], *, dataset: s
     Raises RequestError, with nothing written, for a setting or value that the study does not search, for a
     configuration that is in the study already, and for a comparison or a deterministic study.
     """
-    typed = once(map(_setting, words))
+    typed = each_once(map(_setting, words))
     with open_ledger(name, locations) as ledger:
         found = Stored.of(ledger, name)
         label = _label(found, dataset)
@@ -91,7 +91,7 @@ def ask_campaign(
 
 def typed_settings(words: Iterable[str]) -> dict[str, Any]:
     """Return settings from words NAME=VALUE, each value read as in a study file."""
-    return {name: read_scalar(value) for name, value in once(map(_setting, words)).items()}
+    return {name: read_scalar(value) for name, value in each_once(map(_setting, words)).items()}
 
 
 def _setting(word: str) -> tuple[str, str]:

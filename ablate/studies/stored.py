@@ -13,6 +13,7 @@ from rich.console import RenderableType
 
 from ablate.base.errors import RequestError, did_you_mean
 from ablate.base.files import refuse_links
+from ablate.core.config import LARGEST
 from ablate.core.objectives import signed
 from ablate.core.trial import TrialConfig, TrialState
 from ablate.ledger import Ledger, Snapshot, StudyRecord, TrialRecord
@@ -137,7 +138,7 @@ def _place(study: Study, trials: pl.DataFrame, number: int | None, dataset: str 
         raise RequestError(f"study {study.name!r} has no data set {dataset!r}. {did_you_mean(dataset, study.datasets)}")
     rows = trials if dataset is None else trials.filter(pl.col("dataset") == dataset)
     if number is not None:
-        rows = rows.filter(pl.Series([each == number for each in rows["trial"]], dtype=pl.Boolean))
+        rows = rows.filter(pl.col("trial") == min(number, LARGEST))
         if rows.height != 1:
             several = f"several data sets have one. Type --dataset to say which: {', '.join(rows['dataset'])}"
             raise RequestError(

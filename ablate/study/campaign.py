@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from ablate.core.config import Positive
+from ablate.core.config import MOST_SEEDS, Positive
 from ablate.study.sections import Metric, Section
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ MOST_RUNS = 1_000_000  # of a campaign whose file gives no `budget.trials`
 class Closing(Section):
     """The comparison of the first champion with the last one, on fresh seeds, that ends a campaign."""
 
-    replicates: Annotated[int, Field(ge=2, le=100_000)] = 8
+    replicates: Annotated[int, Field(ge=2, le=MOST_SEEDS)] = 8
     """Fresh seeds on which each of the two is trained."""
     test: bool = True
     """Whether they are compared on the test split, which is opened once. `false`: on the validation split."""

@@ -250,11 +250,8 @@ def _free_port() -> int:
 def _told_death(code: int, place: str) -> tuple[str, Literal["trial", "died"]]:
     """Return what became of a process, and whether that is certain ("trial") or may not happen again ("died")."""
     if code >= 0:
-        how = (
-            f"called os._exit({code})"
-            if place
-            else "called exit in C, was replaced by another program (exec), or closed all files"
-        )
+        unseen = "called exit in C, was replaced by another program (exec), or closed all files"
+        how = f"called os._exit({code})" if place else unseen
         return f"{place}its process ended with exit code {code}: the code {how}", "trial"
     name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
     why = ", which the kernel sends where memory is short" if -code == signal.SIGKILL else ""

@@ -196,7 +196,8 @@ def settled(pair: Paired) -> Differences:
     differences = pair.own - pair.baseline
     if len(differences) < 2 or not np.isfinite(differences).all():
         return differences
-    rounding = max(EQUAL * float(max(np.abs(pair.own).max(), np.abs(pair.baseline).max())), 1e-150)
+    largest = float(max(np.abs(pair.own).max(), np.abs(pair.baseline).max()))
+    rounding = max(EQUAL * largest, 1e-150)  # squares of smaller differences lose their digits
     if float(np.ptp(differences)) > rounding:
         return differences
     first = float(differences[0])

@@ -49,7 +49,7 @@ def _parts(results: Results, datasets: Sequence[str]) -> Iterator[RenderableType
             continue
         yield Text(printable(found.summary[0]))
         for warning in cautions(found):
-            yield Text(printable(f"Warning ({warning.code}): {warning.text.rstrip('.')}."))
+            yield Text(printable(f"Warning ({warning.code}): {warning.sentence}"))
         facts = splits_text(found), shrinkage_text(found)
         if any(facts):
             yield Text(" ".join(text for text in facts if text))

@@ -87,9 +87,9 @@ def dominated_text(found: Findings) -> str:
     word = "confirmed" if found.confirmed else "retrained"
     listed = ", ".join(map(str, off[:20])) + (" …" if len(off) > 20 else "")
     chances = [found.assessed.front.get(n, 0.0) for n in off] if found.assessed is not None else []
-    who = "It" if len(off) == 1 else "The most probable of them"
-    likely = f" {who} is on it with P = {max(chances):.2f}." if chances else ""
     one = len(off) == 1
+    who = "It" if one else "The most probable of them"
+    likely = f" {who} is on it with P = {max(chances):.2f}." if chances else ""
     are, theirs, they_are = ("is", "its", "it is") if one else ("are", "their", "they are")
     return (
         f"{len(off)} of the {complete.height} {word} networks {are} no longer on the front with {theirs} test numbers "

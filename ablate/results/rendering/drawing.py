@@ -197,7 +197,7 @@ def safe_stem(name: str) -> str:
     """
     stem = re.sub(r"[^A-Za-z0-9_-]+", "_", name)
     plain = stem == name or re.fullmatch(r"(model|training|config)\.[A-Za-z0-9_-]+", name)
-    return stem if plain else f"{stem}-{sha256(name.encode()).hexdigest()[:8]}"
+    return (stem or "_") if plain else f"{stem}-{sha256(name.encode()).hexdigest()[:8]}"
 
 
 def evenly(items: list[Any], most: int) -> list[Any]:

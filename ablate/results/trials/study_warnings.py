@@ -15,6 +15,11 @@ class StudyWarning:
     code: str
     text: str
 
+    @property
+    def sentence(self) -> str:
+        """The text with a full stop at its end."""
+        return f"{self.text.rstrip('.')}."
+
 
 def equal_seeds(which: str) -> StudyWarning:
     """Return the warning of trials, in words, that have equal numbers in all their seeds."""

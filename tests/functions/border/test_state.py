@@ -166,7 +166,7 @@ def test_each_trial_imports_from_the_folder_that_it_names_and_sets_have_one_orde
     assert code == 0, err
     trials = load_study("variants").trials()
     assert trials["val_loss"].to_list() == trials["config.variant"].to_list()
-    assert trials["val_order"].n_unique() == 1, "each was trained in a process of its own"
+    assert trials["val_order"].n_unique() == 1, "a set has the same order in each process"
 
 
 def test_variables_of_a_launcher_do_not_reach_a_trial(
