@@ -15,8 +15,8 @@ from ablate.results.front.answer import compare_with_best, unselected_best
 from ablate.results.front.front_uncertainty import draw_means, volume
 from ablate.results.front.picking import Bound, keeping_probabilities
 from ablate.results.statistics.two_way import lay_out
-from ablate.tuning.front_probability import pool_seeds
-from ablate.tuning.racing import ERROR_RATE, decide, most_uncertain
+from ablate.tuning.stages.front_probability import pool_seeds
+from ablate.tuning.stages.racing import ERROR_RATE, decide, most_uncertain
 
 SHARES = (0.0, 0.5, 0.9)  # of a seed's variance that all networks share
 CORNER = np.array([0.4, 5.5])

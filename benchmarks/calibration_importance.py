@@ -28,8 +28,8 @@ from ablate.results.importance.importance import importances
 from ablate.study import Study, read_study
 from ablate.study.space import Choices, FloatRange, IntRange, Space
 from ablate.tuning.dataset_search import DatasetSearch
-from ablate.tuning.search_space import SearchSpace, decode, inner_at_share
-from ablate.tuning.trial_progress import ReportSummary
+from ablate.tuning.sampling.search_space import SearchSpace, decode, inner_at_share
+from ablate.tuning.state.trial_progress import ReportSummary
 
 SPACE = SearchSpace.of(
     Space(

@@ -36,9 +36,9 @@ from search import FULL, PACKAGES, TABLES, WORKERS, study_of
 from searchers import Ablate, Table, proposals
 from simulated_search import recorded, simulate, volume
 
-from ablate.tuning import front_sampler, known_costs
-from ablate.tuning.front_sampler import FrontSampler
-from ablate.tuning.trial_progress import UNSEEN
+from ablate.tuning.sampling import front_sampler, known_costs
+from ablate.tuning.sampling.front_sampler import FrontSampler
+from ablate.tuning.state.trial_progress import UNSEEN
 
 REPETITIONS = 20
 BUDGETS = (3, 5, 7, 10, 15, 20)
@@ -112,7 +112,7 @@ def changed(name: str) -> Iterator[None]:
     """Change the sampler as a variant does."""
     sampler = VARIANTS[name][0] or FrontSampler
     most = known_costs.BUILT if name == "16 networks" else known_costs.AT_ONCE
-    with patch("ablate.tuning.samplers.FrontSampler", sampler), patch.object(known_costs, "AT_ONCE", most):
+    with patch("ablate.tuning.sampling.samplers.FrontSampler", sampler), patch.object(known_costs, "AT_ONCE", most):
         yield
 
 

@@ -29,7 +29,7 @@ from record import RESULTS, write_csv
 from rung_variants import ByDominance, ByLastReport
 from simulated_search import Curves, by_scheduler, of_others, recorded, simulate, volume
 
-from ablate.tuning.schedulers import Asha, FrontAsha, Scheduler, Unscheduled
+from ablate.tuning.stopping.schedulers import Asha, FrontAsha, Scheduler, Unscheduled
 
 EPOCHS, NETWORKS, FIRST, FULL = 27, 200, 60, 20
 RUNGS = {"reduction": 3, "min_epochs": 3}

@@ -38,21 +38,21 @@ from record import RESULTS, ROOT, write_csv
 from ablate.core.trainable import load_trainable
 from ablate.core.trial import TrialState
 from ablate.study import Study
-from ablate.tuning.suggester import Suggester
-from ablate.tuning.trial_progress import TrialProgress
+from ablate.tuning.sampling.suggester import Suggester
+from ablate.tuning.state.trial_progress import TrialProgress
 
 SPACE = {"width": {"int": [8, 256], "step": 4}, "mlp": {"int": [1, 512]}}
 NOISE, ROUNDS, NEVER = 0.004, 3, 10**9
 VARIANTS: dict[str, tuple[tuple[str, Any], ...]] = {
     "front": (),
-    "a model each": (("ablate.tuning.suggester.TOGETHER", NEVER),),
+    "a model each": (("ablate.tuning.sampling.suggester.TOGETHER", NEVER),),
     "all running": (
-        ("ablate.tuning.suggester.TOGETHER", NEVER),
-        ("ablate.tuning.bounded_history.RUNNING", NEVER),
+        ("ablate.tuning.sampling.suggester.TOGETHER", NEVER),
+        ("ablate.tuning.sampling.bounded_history.RUNNING", NEVER),
     ),
     "no believer": (
-        ("ablate.tuning.suggester.TOGETHER", NEVER),
-        ("ablate.tuning.samplers.FrontSampler", Shown),
+        ("ablate.tuning.sampling.suggester.TOGETHER", NEVER),
+        ("ablate.tuning.sampling.samplers.FrontSampler", Shown),
     ),
     "random": (),
 }

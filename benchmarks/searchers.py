@@ -22,8 +22,8 @@ from ablate.core.trial import Decision, Report, TrialState
 from ablate.ledger import NewTrial
 from ablate.study import Study
 from ablate.tuning.dataset_search import DatasetSearch
-from ablate.tuning.search_space import SearchSpace, decode, encode
-from ablate.tuning.trial_progress import ReportSummary, TrialProgress
+from ablate.tuning.sampling.search_space import SearchSpace, decode, encode
+from ablate.tuning.state.trial_progress import ReportSummary, TrialProgress
 
 
 class Searcher(Protocol):

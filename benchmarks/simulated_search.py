@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from record import RESULTS
 
 from ablate.core.trial import Decision
-from ablate.tuning.schedulers import Scheduler
+from ablate.tuning.stopping.schedulers import Scheduler
 
 Array = NDArray[np.float64]
 

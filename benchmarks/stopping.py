@@ -26,8 +26,8 @@ from searchers import Ablate, Table, proposals
 from simulated_search import Array, Curves, by_scheduler, of_others, recorded, simulate, volume
 
 from ablate.study import Study
-from ablate.tuning.gain import gain_of_next
-from ablate.tuning.schedulers import FrontAsha
+from ablate.tuning.stopping.gain import gain_of_next
+from ablate.tuning.stopping.schedulers import FrontAsha
 
 TRIALS, WORKERS = 120, 2
 SETTINGS = tuple((gain, within) for within in (10, 20) for gain in (0.02, 0.01, 0.005, 0.002))

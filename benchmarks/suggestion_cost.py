@@ -21,9 +21,9 @@ from record import RESULTS, ROOT, write_csv
 from ablate.core.trainable import load_trainable
 from ablate.core.trial import TrialState
 from ablate.study import Study
-from ablate.tuning.candidates import Candidates
-from ablate.tuning.suggester import Suggester
-from ablate.tuning.trial_progress import TrialProgress
+from ablate.tuning.sampling.candidates import Candidates
+from ablate.tuning.sampling.suggester import Suggester
+from ablate.tuning.state.trial_progress import TrialProgress
 
 TRIALS, SUGGESTIONS = (100, 500, 3_000, 10_000), 10
 SPACES: dict[str, dict[str, Any]] = {

@@ -21,7 +21,7 @@ USED: Sections = {
     "Data in arrays": {"ablate": ("Task",)},
     "A sampler or a scheduler": {
         "ablate.tuning": ("SamplerRequest", "SchedulerRequest", "Scheduler"),
-        "ablate.tuning.request": ("Known",),
+        "ablate.tuning.sampling.request": ("Known",),
         "ablate.core.trial": ("Decision",),
     },
     "Errors": {"ablate.base.errors": ()},

@@ -231,12 +231,13 @@ _SETTINGS = Registry(
 SAMPLERS = Registry(
     "sampler",
     {
-        name: f"ablate.tuning.samplers:build_{name}"
+        name: f"ablate.tuning.sampling.samplers:build_{name}"
         for name in ("front", "tpe", "nsga2", "gp", "qmc", "random", "grid", "design")
     },
 )
 SCHEDULERS = Registry(
-    "scheduler", {"asha": "ablate.tuning.schedulers:build_asha", "none": "ablate.tuning.schedulers:build_none"}
+    "scheduler",
+    {"asha": "ablate.tuning.stopping.schedulers:build_asha", "none": "ablate.tuning.stopping.schedulers:build_none"},
 )
 TRACKERS = Registry(
     "tracker",

@@ -23,8 +23,8 @@ from ablate.study import VARIANT, Study
 from ablate.study.checks import architectures
 from ablate.study.space import Space
 from ablate.study.tuning_seeds import tuning_seeds
-from ablate.tuning.planned import ENUMERATED, planned_trials, tuning_trials
-from ablate.tuning.twins import TwinSizes
+from ablate.tuning.sampling.twins import TwinSizes
+from ablate.tuning.state.planned import ENUMERATED, planned_trials, tuning_trials
 
 LISTED = 60  # at most this many architectures are listed, evenly chosen from a larger space
 

@@ -14,7 +14,7 @@ from ablate.ledger.requests import REQUESTED
 from ablate.study import Study, difference, parse_study
 from ablate.study.tuning_seeds import is_tuned_alike
 from ablate.tuning import Resumption
-from ablate.tuning.trial_progress import DRIVER_STARTED
+from ablate.tuning.state.trial_progress import DRIVER_STARTED
 
 LISTED = 5  # trials named one by one
 LONGEST_WAIT = 90.0  # the longest lease, in seconds, that is waited for

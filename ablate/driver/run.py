@@ -54,7 +54,7 @@ from ablate.studies.stored import results_of, select_networks, with_files
 from ablate.study import Study, parse_study, read_study
 from ablate.tracking import TRACKERS, Tracker, build_trackers, sync_periodically
 from ablate.tuning import Search, require_searchable
-from ablate.tuning.planned import planned_trials
+from ablate.tuning.state.planned import planned_trials
 
 logger = logging.getLogger("ablate")
 

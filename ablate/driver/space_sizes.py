@@ -26,7 +26,7 @@ from ablate.ledger import Ledger, StudyWriter, TrialRecord
 from ablate.results.importance.size_shares import SIZE_SHARES, Pair, cell_shares, drawn_shares
 from ablate.study import Study
 from ablate.study.space import IntRange, Range
-from ablate.tuning.search_space import decode, inner_at_share
+from ablate.tuning.sampling.search_space import decode, inner_at_share
 
 SECONDS, MOST_SECONDS, PART = 20.0, 120.0, 0.01  # for counting; between them, this part of the time of the study
 QUIET_SECONDS = 2.0  # after these the user is told what takes time

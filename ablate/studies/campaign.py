@@ -17,10 +17,10 @@ from ablate.ledger.requests import ANSWERED, CLOSE, JUDGE, JUDGED, REQUESTED
 from ablate.results.rendering.numbers import spell_metric
 from ablate.studies.locations import Locations
 from ablate.studies.stored import Stored, read_study
-from ablate.tuning.arms import Arm
-from ablate.tuning.campaign import Campaign
 from ablate.tuning.recorded import RecordedSearch, is_spent, recorded_searches
 from ablate.tuning.refusals import MORE
+from ablate.tuning.stages.arms import Arm
+from ablate.tuning.stages.campaign import Campaign
 
 EXIT_CODES = {"keep": 0, "refused": 2, "discard": 3}  # of `ablate judge`; every other state: 4
 OPEN = 4

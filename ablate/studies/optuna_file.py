@@ -33,7 +33,7 @@ from ablate.results.trials.tables import trials_table
 from ablate.studies.stored import Stored, cover_datasets
 from ablate.study import Study
 from ablate.study.space import Choices, FloatRange, Range
-from ablate.tuning.search_space import distribution_of
+from ablate.tuning.sampling.search_space import distribution_of
 
 STUDY_MARK = "ablate.study"  # user attribute of each Optuna study: by it a later export knows that the file is its own
 DATASET_MARK = "ablate.dataset"

@@ -22,9 +22,9 @@ from ablate.studies.homes import command_to_continue
 from ablate.studies.locations import Locations
 from ablate.studies.stored import Stored, cover_datasets, known_names, read_study
 from ablate.study import Study
-from ablate.tuning.planned import planned_trials, tuning_trials
-from ablate.tuning.racing import budget_of, spent_seeds
 from ablate.tuning.recorded import RecordedSearch, has_room, hours_spent, is_finished, is_over, recorded_searches
+from ablate.tuning.stages.racing import budget_of, spent_seeds
+from ablate.tuning.state.planned import planned_trials, tuning_trials
 
 STAGES = {"search": "searching", "confirm": "confirming", "finished": "finished"}
 STAGES_OF_A_COMPARISON = {**STAGES, "tune": "tuning", "search": "training", "confirm": "reading the test split"}

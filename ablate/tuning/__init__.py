@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ablate.core.registry import SAMPLERS, SCHEDULERS, lazy_names
-from ablate.tuning.confirmation import FrontMember
-from ablate.tuning.resumption_log import Resumption
-from ablate.tuning.standing import Standing
+from ablate.tuning.stages.confirmation import FrontMember
+from ablate.tuning.state.resumption_log import Resumption
+from ablate.tuning.state.standing import Standing
 
 if TYPE_CHECKING:
     from ablate.tuning.dataset_search import require_searchable
-    from ablate.tuning.request import SamplerRequest
-    from ablate.tuning.schedulers import Scheduler, SchedulerRequest
+    from ablate.tuning.sampling.request import SamplerRequest
     from ablate.tuning.search import Search
+    from ablate.tuning.stopping.schedulers import Scheduler, SchedulerRequest
 
 __all__ = [
     "SAMPLERS",
@@ -31,8 +31,8 @@ __all__ = [
 __getattr__ = lazy_names(  # they need Optuna, which read-only commands do not load
     __name__,
     {
-        "ablate.tuning.request": ("SamplerRequest",),
-        "ablate.tuning.schedulers": ("Scheduler", "SchedulerRequest"),
+        "ablate.tuning.sampling.request": ("SamplerRequest",),
+        "ablate.tuning.stopping.schedulers": ("Scheduler", "SchedulerRequest"),
         "ablate.tuning.search": ("Search",),
         "ablate.tuning.dataset_search": ("require_searchable",),
     },

@@ -15,21 +15,21 @@ from ablate.core.trial import CONFIRM_SEED_BASE, PLACE, Decision, Report, Stage,
 from ablate.ledger import EventRecord, NewTrial, TrialRecord
 from ablate.ledger.requests import ANSWERED, RETRY
 from ablate.study.tuning_seeds import tuning_seeds
-from ablate.tuning.confirmation import FrontMember, confirmation_trials, evaluations, find_untested, shuffle
-from ablate.tuning.gain import expected_gain
-from ablate.tuning.racing import plan_round
 from ablate.tuning.recorded import RecordedSearch
-from ablate.tuning.row_tuning import RowTuning
-from ablate.tuning.rungs import RungReport, Rungs
-from ablate.tuning.standing import StageStanding, Standing, stage_standing
-from ablate.tuning.suggester import Suggester
-from ablate.tuning.trial_progress import ReportSummary, TrialProgress, metric_of
-from ablate.tuning.twins import Measure
+from ablate.tuning.sampling.suggester import Suggester
+from ablate.tuning.sampling.twins import Measure
+from ablate.tuning.stages.confirmation import FrontMember, confirmation_trials, evaluations, find_untested, shuffle
+from ablate.tuning.stages.racing import plan_round
+from ablate.tuning.stages.row_tuning import RowTuning
+from ablate.tuning.state.standing import StageStanding, Standing, stage_standing
+from ablate.tuning.state.trial_progress import ReportSummary, TrialProgress, metric_of
+from ablate.tuning.stopping.gain import expected_gain
+from ablate.tuning.stopping.rungs import RungReport, Rungs
 from ablate.tuning.warm_start import WARM_START
 
 if TYPE_CHECKING:
     from ablate.study import Study
-    from ablate.tuning.arms import Arm
+    from ablate.tuning.stages.arms import Arm
 
 RETRIED, RESUMED, FAILED = "retried", "resumed", "failed"
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from ablate.core.trial import CONFIRM_SEED_BASE, TrialConfig
 from ablate.ledger import EventRecord, Snapshot, TrialRecord
-from ablate.tuning.confirmation import FrontMember, find_missing_seeds, find_untested, front, spread
-from ablate.tuning.planned import tuning_trials
-from ablate.tuning.racing import RACED, Race, budget_of, spent_seeds
-from ablate.tuning.trial_progress import ReportSummary, TrialProgress, steps
-from ablate.tuning.tuned_rows import TunedRows
+from ablate.tuning.stages.confirmation import FrontMember, find_missing_seeds, find_untested, front, spread
+from ablate.tuning.stages.racing import RACED, Race, budget_of, spent_seeds
+from ablate.tuning.stages.tuned_rows import TunedRows
+from ablate.tuning.state.planned import tuning_trials
+from ablate.tuning.state.trial_progress import ReportSummary, TrialProgress, steps
 
 if TYPE_CHECKING:
     from ablate.study import Study
-    from ablate.tuning.campaign import Campaign
+    from ablate.tuning.stages.campaign import Campaign
 
 EXHAUSTED, TIME_UP, FROZEN, TEST_OPENED = "exhausted", "time_up", "frozen", "test_opened"
 HOURS_UP, GAIN_BELOW = "hours_up", "gain_below"
@@ -43,7 +43,7 @@ class RecordedSearch:
 
     def __post_init__(self) -> None:
         if self.study.campaign is not None:
-            from ablate.tuning.campaign import Campaign  # imports scipy
+            from ablate.tuning.stages.campaign import Campaign  # imports scipy
 
             self.campaign = Campaign(self.study, self.dataset)
 

@@ -16,11 +16,11 @@ from ablate.ledger import Ledger, NewEvent, StudyWriter
 from ablate.ledger.requests import find_unanswered
 from ablate.tuning.dataset_search import FAILED, RESUMED, RETRIED, DatasetSearch
 from ablate.tuning.recorded import EXHAUSTED, TEST_OPENED, is_finished
-from ablate.tuning.resumption_log import PATIENCE, Patience, Resumption, ResumptionLog
+from ablate.tuning.sampling.twins import Measure
 from ablate.tuning.search_stages import SearchStages
-from ablate.tuning.trial_progress import DRIVER_STARTED, ReportSummary, TrialProgress, steps
-from ablate.tuning.trial_queue import GroupKey, TrialQueue, alone
-from ablate.tuning.twins import Measure
+from ablate.tuning.state.resumption_log import PATIENCE, Patience, Resumption, ResumptionLog
+from ablate.tuning.state.trial_progress import DRIVER_STARTED, ReportSummary, TrialProgress, steps
+from ablate.tuning.state.trial_queue import GroupKey, TrialQueue, alone
 from ablate.tuning.user_requests import STOPPED, Requests
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ from ablate.core.trial import TrialState
 from ablate.ledger import NewEvent, NewTrial
 from ablate.ledger.requests import JUDGED
 from ablate.tuning.dataset_search import DatasetSearch
-from ablate.tuning.racing import RACED, budget_of
 from ablate.tuning.recorded import (
     FROZEN,
     GAIN_BELOW,
@@ -20,8 +19,9 @@ from ablate.tuning.recorded import (
     is_time_up,
 )
 from ablate.tuning.search_view import SearchView
-from ablate.tuning.trial_progress import DRIVER_STARTED, TrialProgress
-from ablate.tuning.trial_queue import TrialQueue
+from ablate.tuning.stages.racing import RACED, budget_of
+from ablate.tuning.state.trial_progress import DRIVER_STARTED, TrialProgress
+from ablate.tuning.state.trial_queue import TrialQueue
 from ablate.tuning.user_requests import Requests
 
 DECIDED = "its candidate is decided"

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from ablate.core.objectives import count_states
 from ablate.core.trial import TrialKey
 from ablate.ledger import StudyWriter
-from ablate.tuning.confirmation import FrontMember
 from ablate.tuning.dataset_search import DatasetSearch
 from ablate.tuning.recorded import has_room
-from ablate.tuning.standing import Standing
+from ablate.tuning.stages.confirmation import FrontMember
+from ablate.tuning.state.standing import Standing
 
 if TYPE_CHECKING:
     from ablate.study import Study

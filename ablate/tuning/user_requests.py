@@ -17,7 +17,7 @@ from ablate.ledger.requests import ANSWERED, CLOSE, ENQUEUE, JUDGE, PRUNE, RETRY
 from ablate.study.given import read_given
 from ablate.tuning.dataset_search import DatasetSearch
 from ablate.tuning.refusals import refusal
-from ablate.tuning.trial_progress import TrialProgress
+from ablate.tuning.state.trial_progress import TrialProgress
 
 if TYPE_CHECKING:
     from ablate.study import Study

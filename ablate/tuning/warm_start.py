@@ -12,8 +12,8 @@ from ablate.base.errors import RequestError
 from ablate.core.objectives import SIZE_METRICS, violation
 from ablate.core.trial import TrialState
 from ablate.tuning.recorded import RecordedSearch
-from ablate.tuning.samplers import NO_MEMORY
-from ablate.tuning.trial_progress import TrialProgress
+from ablate.tuning.sampling.samplers import NO_MEMORY
+from ablate.tuning.state.trial_progress import TrialProgress
 
 if TYPE_CHECKING:
     from ablate.study import Study

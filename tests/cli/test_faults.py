@@ -18,7 +18,7 @@ from ablate.driver import run as drive
 from ablate.driver.options import RunOptions
 from ablate.study import parse_study
 from ablate.tracking.tracker import Several
-from ablate.tuning.planned import planned_trials
+from ablate.tuning.state.planned import planned_trials
 from support.commands import TINY, run
 from support.own_network import OWN_NETWORK, local
 from support.postgres import PASSWORD

@@ -20,7 +20,7 @@ from ablate.execution.packing import Packing, member_of
 from ablate.ledger import Ledger
 from ablate.study import Study
 from ablate.tuning import Search
-from ablate.tuning.trial_queue import TrialQueue, alone
+from ablate.tuning.state.trial_queue import TrialQueue, alone
 from support.ledgers import Clock
 from support.searches import accuracy, hold_of, notes, report_at, search_of, stored, study_of, url_in
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from ablate.study.space import Choices, FloatRange, IntRange, Range, Space, is_same, order_by_condition, texts_of
-from ablate.tuning.search_space import decode, encode
+from ablate.tuning.sampling.search_space import decode, encode
 
 WIDTH = IntRange(bounds=(8, 24), step=8)
 HEADS = Choices(choices=(1, 4), when={"form": ("wide", "both")})

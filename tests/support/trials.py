@@ -12,7 +12,7 @@ from ablate.engine.models.settings import InputShape, ModelConfig
 from ablate.engine.training.family import FamilySettings, family
 from ablate.engine.training.settings import TrainConfig
 from ablate.study import Study
-from ablate.tuning.twins import Measure
+from ablate.tuning.sampling.twins import Measure
 
 
 def family_trial(

@@ -10,7 +10,7 @@ from ablate.core.trial import Decision, Report, TrialConfig, TrialKey
 from ablate.ledger import Ledger, TrialRecord
 from ablate.study import parse_study
 from ablate.tuning import SchedulerRequest, Search
-from ablate.tuning.schedulers import Unscheduled
+from ablate.tuning.stopping.schedulers import Unscheduled
 from support import fakes
 from support.ledgers import SHAPE, SIZE
 

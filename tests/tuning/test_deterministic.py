@@ -13,8 +13,8 @@ from ablate.core.trial import Decision, TrialState
 from ablate.ledger import Ledger, NewTrial, TrialRecord
 from ablate.study import Study
 from ablate.tuning.dataset_search import DatasetSearch
-from ablate.tuning.suggester import Suggester
-from ablate.tuning.trial_progress import TrialProgress, steps
+from ablate.tuning.sampling.suggester import Suggester
+from ablate.tuning.state.trial_progress import TrialProgress, steps
 from support.fleet import Fleet
 from support.ledgers import SHAPE
 from support.literal_asha import literal_asha

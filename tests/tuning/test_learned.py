@@ -12,10 +12,10 @@ import pytest
 from ablate.core.config import Size
 from ablate.core.trial import TrialConfig, TrialKey, TrialState
 from ablate.engine.training.family import family
-from ablate.tuning.search_space import SearchSpace
-from ablate.tuning.suggester import Suggester
-from ablate.tuning.trial_converter import UNSEEN, TrialConverter
-from ablate.tuning.trial_progress import TrialProgress
+from ablate.tuning.sampling.search_space import SearchSpace
+from ablate.tuning.sampling.suggester import Suggester
+from ablate.tuning.sampling.trial_converter import UNSEEN, TrialConverter
+from ablate.tuning.state.trial_progress import TrialProgress
 from support.ledgers import SHAPE
 from support.searches import (
     ONE,

@@ -173,8 +173,8 @@ def test_looking_at_a_study_does_not_run_the_module_that_it_names(
 ) -> None:
     (tmp_path / "mine.py").write_text(
         "from ablate.engine.models.transformer import build as build_network\n"
-        "from ablate.tuning.schedulers import build_none as build_scheduler\n"
-        "from ablate.tuning.samplers import build_random as build_sampler\n"
+        "from ablate.tuning.stopping.schedulers import build_none as build_scheduler\n"
+        "from ablate.tuning.sampling.samplers import build_random as build_sampler\n"
         "from ablate.engine.tasks.images.digits import build as build_task\n"
     )
     text = TINY.replace("{patch: 4,", "{task: 'mine:build_task', patch: 4,").replace("study: tiny", "study: mine")

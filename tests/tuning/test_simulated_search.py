@@ -17,7 +17,7 @@ import searchers  # noqa: E402
 import simulated_search as simulated  # noqa: E402
 from search import study_of  # noqa: E402
 
-from ablate.tuning.schedulers import FrontAsha  # noqa: E402
+from ablate.tuning.stopping.schedulers import FrontAsha  # noqa: E402
 
 
 def curves(seconds: list[float], epochs: int = 3) -> simulated.Curves:

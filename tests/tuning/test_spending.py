@@ -17,9 +17,9 @@ from ablate.ledger import Ledger
 from ablate.results.front.budget import gpu_hours
 from ablate.results.trials.results import Results
 from ablate.study import Study, parse_study
-from ablate.tuning.gain import expected_gain
 from ablate.tuning.recorded import hours_spent, recorded_searches
-from ablate.tuning.trial_progress import TrialProgress
+from ablate.tuning.state.trial_progress import TrialProgress
+from ablate.tuning.stopping.gain import expected_gain
 from support.ledgers import Clock, new_trial
 from support.searches import ONE, driving, hold_of, run_all, run_trial, search_of, study_of, url_in
 

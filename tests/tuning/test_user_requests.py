@@ -14,7 +14,7 @@ from ablate.ledger.requests import ANSWERED, ENQUEUE, PRUNE, RETRY, find_unanswe
 from ablate.study import Study
 from ablate.tuning import Search
 from ablate.tuning.recorded import recorded_searches
-from ablate.tuning.samplers import OBSERVED
+from ablate.tuning.sampling.samplers import OBSERVED
 from ablate.tuning.warm_start import WARM_START, find_observations
 from support.ledgers import Clock
 from support.searches import (

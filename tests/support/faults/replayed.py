@@ -11,7 +11,7 @@ from ablate.engine.models import measure
 from ablate.ledger import ReportRecord, TrialRecord
 from ablate.study import parse_study
 from ablate.tuning.dataset_search import DatasetSearch
-from ablate.tuning.trial_progress import steps
+from ablate.tuning.state.trial_progress import steps
 from support.faults.study_runs import StudyRun
 from support.trials import measure_by
 

@@ -1,0 +1,1 @@
+"""Which configuration comes next."""

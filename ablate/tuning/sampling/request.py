@@ -1,0 +1,57 @@
+"""The request from which a sampler is built."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ablate.tuning.sampling.search_space import SearchSpace
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """What is known of a configuration, given as Optuna's values, before it is trained.
+
+    `costs` returns the losses of all objectives but `learned`, or None if the configuration cannot be trained or its
+    size breaks a constraint. The settings `deciding` alone decide the costs; `distinct` is how many combinations of
+    them may be asked for at once. `accepts` says whether a configuration is new as well. `references` are by objective,
+    None where the study has none. `constraints` are the names of those on learned metrics, `fixed` values that the
+    suggestion must have.
+    """
+
+    costs: Callable[[Mapping[str, Any]], Sequence[float] | None]
+    accepts: Callable[[Mapping[str, Any]], bool]
+    learned: int
+    deciding: Container[str]
+    distinct: int
+    references: Sequence[float | None]
+    constraints: Sequence[str]
+    fixed: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplerRequest:
+    """The arguments from which a sampler is built, for one suggestion.
+
+    `seed` is used for this suggestion only. `rejected` holds the trial attributes of the previous suggestion if that
+    one was refused. `design` returns the trials of a designed comparison that are left, by place and in order. `good`
+    is the number of trials that TPE takes as good ones where it sees a choice of a long history (see BoundedHistory),
+    otherwise None. `known` is None unless exactly one objective is learned from trials. A sampler may leave up to
+    `further` more suggestions, as Optuna's values, in an attribute of this name: the next ones, while many trials run.
+    It is 0 for samplers of one's own.
+    """
+
+    name: str
+    dimensions: SearchSpace
+    study_seed: int
+    dataset: str
+    seed: int
+    objectives: int
+    startup_trials: int
+    options: Mapping[str, Any] = field(default_factory=dict)
+    rejected: Mapping[str, Any] = field(default_factory=dict)
+    design: Callable[[], Mapping[int, Mapping[str, Any]]] = dict
+    good: int | None = None
+    known: Known | None = None
+    further: int = 0

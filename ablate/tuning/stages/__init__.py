@@ -1,0 +1,1 @@
+"""What follows a search: confirmation, racing, equally tuned rows, campaigns."""

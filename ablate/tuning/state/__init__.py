@@ -1,0 +1,1 @@
+"""What is known of the trials, from the ledger alone."""

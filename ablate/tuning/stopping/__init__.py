@@ -1,0 +1,1 @@
+"""Which trials go on, and when a search no longer pays."""
