@@ -156,7 +156,7 @@ def plan(
         some = f"--gpus {int(has_gpus)} to use those, or " if has_gpus >= 1 else ""
         raise TooFewError(f"--gpus {gpus}: {here}. Type {some}--gpus 0 to train on CPUs.")
     share = gpus_per_trial if gpus else 0.0
-    if gpus and not _possible_share(share):
+    if gpus and not (0 < share < 1 or (share >= 1 and share == int(share))):
         raise ResourceError(
             f"--gpus-per-trial {share:g}: a trial gets part of one GPU (0.25, 0.5) or a whole number of GPUs."
         )
@@ -203,7 +203,7 @@ def wait_for_nodes(make: Callable[[], SlotPlan], *, seconds: float, check: Calla
 
 def slots_on(nodes: Sequence[Mapping[str, float]], *, cpus: float, share: float, gpus: int) -> int:
     """Return how many trials with `cpus` CPUs and a GPU share `share` fit on `nodes`, using at most `gpus` GPUs."""
-    fits = [_cpu_slots(node.get("CPU", 0.0), cpus) for node in nodes]
+    fits = [math.floor(node.get("CPU", 0.0) / cpus + EPSILON) if cpus > 0 else math.inf for node in nodes]
     if not gpus:
         return int(sum(fits))
     on_gpus = [_gpu_slots(node.get("GPU", 0.0), share) for node in nodes]
@@ -216,19 +216,11 @@ def most_slots(nodes: Sequence[Mapping[str, float]], held: SlotPlan, *, gpus: in
     return min(most_nodes * largest, _gpu_slots(gpus, held.gpus)) if gpus else most_nodes * largest
 
 
-def _possible_share(share: float) -> bool:
-    return 0 < share < 1 or (share >= 1 and share == int(share))
-
-
 def _gpu_slots(gpus: float, share: float) -> int:
     """Return the trials that fit on one node; a fraction never spans two GPUs, so 0.4 gives two per GPU."""
     if share < 1:
         return int(gpus) * math.floor(1 / share + EPSILON)
     return math.floor(gpus / share + EPSILON)
-
-
-def _cpu_slots(cpus: float, share: float) -> float:
-    return math.floor(cpus / share + EPSILON) if share > 0 else math.inf
 
 
 def _count(number: float, noun: str) -> str:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from ablate.base.files import Place
 from ablate.core.code_version import VERSIONS
-from ablate.core.trainable import Member, PackSize
-from ablate.core.trial import TrialConfig
+from ablate.core.trainable import PackSize
 from ablate.execution.pack_run import Assignment, PackRun
 from ablate.execution.packing import Packing, RunningPack, member_of
 from ablate.execution.signals import Interruption
@@ -39,7 +38,9 @@ class LocalExecutor:
     def run(self, search: Search, *, on_event: Callable[[], None]) -> None:
         """Run `search` as `Executor.run` describes."""
         device = _own_device() if self.device == "auto" else self.device
-        packing = Packing(search=search, member=self._member(search), most=self.pack if self.trainer is None else 1)
+        store = self.home.absolute() if self.store is None else self.store
+        member = partial(member_of, search=search, store=store)
+        packing = Packing(search=search, member=member, most=self.pack if self.trainer is None else 1)
         with (
             Interruption(self.grace_seconds) as interruption,
             search.listening(interruption.ask),
@@ -59,9 +60,6 @@ class LocalExecutor:
                     grace_seconds=self.grace_seconds,
                 )
                 _run_pack(packing, pack, assignment, interruption, on_event)
-
-    def _member(self, search: Search) -> Callable[[TrialConfig], Member]:
-        return partial(member_of, search=search, store=self.home.absolute() if self.store is None else self.store)
 
 
 def _run_pack(

@@ -97,15 +97,12 @@ def _doctor(request: ClusterRequest) -> str:
 @cache
 def _template() -> jinja2.Template:
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent), finalize=_quoted, autoescape=True,
+        # A value is written as JSON, which is YAML in one line; what a macro returns is Markup already.
+        finalize=lambda value: value if isinstance(value, Markup) else Markup(json.dumps(value)),
+        loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True,
         trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined,
     )  # fmt: skip
     return environment.get_template("manifest.yaml.j2")
-
-
-def _quoted(value: Any) -> Markup:
-    """Return a value as JSON, which is YAML in one line; what a macro returns is Markup already."""
-    return value if isinstance(value, Markup) else Markup(json.dumps(value))
 
 
 class _Blocks(yaml.SafeDumper):

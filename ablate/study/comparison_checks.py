@@ -8,10 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from ablate.base.errors import Fault, did_you_mean
 from ablate.core.config import leaves
 from ablate.core.objectives import COST_METRICS, is_higher_better, is_share, on_test, on_validation
+from ablate.study.comparison_sections import Compare, Tune
 from ablate.study.design import PLACEBO
 from ablate.study.design import faults as design_faults
 from ablate.study.ranges import is_range
-from ablate.study.sections import FEWEST_DATASETS, Compare, Tune
+from ablate.study.sections import FEWEST_DATASETS
 from ablate.study.space import Range, is_same
 from ablate.study.study import Study
 from ablate.study.tuning_seeds import tuning_seeds

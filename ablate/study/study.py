@@ -15,26 +15,22 @@ from ablate.core.objectives import SIZE_METRICS, on_test, on_validation
 from ablate.core.registry import COMMAND_PREFIX, FAMILY, TRAINABLES, read_task, trainable_settings
 from ablate.core.trial import PLACEBO_SEED_BASE
 from ablate.study.campaign import MOST_RUNS, OF_A_CAMPAIGN, Campaign
+from ablate.study.comparison_sections import Compare, Level, Part, Tune, Variant
 from ablate.study.design import PLACEBO, REMOVED, TWIN, Arm, Factor, arm_name, arms, merge_settings, without
 from ablate.study.ranges import is_range, nested
 from ablate.study.sections import (
     Budget,
     Command,
-    Compare,
     Confirm,
     Constraint,
     DatasetSettings,
-    Level,
     Name,
     Names,
     Objective,
-    Part,
     SamplerConfig,
     SchedulerConfig,
     Sectioned,
     Start,
-    Tune,
-    Variant,
     constraint,
     labelled,
     trainable_name,

@@ -8,20 +8,18 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ablate.base.errors import LedgerError, StudyFailedError
+from ablate.base.errors import LedgerError
 from ablate.core.config import DatasetFacts
-from ablate.core.objectives import COST_METRICS, losses, on_test, value_fault
-from ablate.core.trial import CONFIRM_SEED_BASE, PLACE, Decision, Report, Stage, TrialState, place_of
+from ablate.core.objectives import losses
+from ablate.core.trial import CONFIRM_SEED_BASE, PLACE, Decision, Stage
 from ablate.ledger import EventRecord, NewTrial, TrialRecord
 from ablate.ledger.requests import ANSWERED, RETRY
-from ablate.study.tuning_seeds import tuning_seeds
 from ablate.tuning.recorded import RecordedSearch
 from ablate.tuning.sampling.suggester import Suggester
 from ablate.tuning.sampling.twins import Measure
-from ablate.tuning.stages.confirmation import FrontMember, confirmation_trials, evaluations, find_untested, shuffle
+from ablate.tuning.stages.confirmation import FrontMember, confirmation_trials, evaluations, shuffle
 from ablate.tuning.stages.racing import plan_round
 from ablate.tuning.stages.row_tuning import RowTuning
-from ablate.tuning.state.standing import StageStanding, Standing, stage_standing
 from ablate.tuning.state.trial_progress import ReportSummary, TrialProgress, metric_of
 from ablate.tuning.stopping.gain import expected_gain
 from ablate.tuning.stopping.rungs import RungReport, Rungs
@@ -152,7 +150,7 @@ class DatasetSearch(RecordedSearch):
             return len(begun)
         limits = [study.budget.trials]
         if study.compare is not None:
-            limits.append(len(self._design))
+            limits.append(len(self.design))
         elif (distinct := study.space_for(self.dataset).cardinality()) is not None:
             limits.append(distinct)
         new = min(limits) - len(begun)
@@ -247,67 +245,6 @@ class DatasetSearch(RecordedSearch):
         place = [other.number for other in self.search_trials()].index(trial.number)
         return [other.number for other in self._heard_at(place)]
 
-    def require_objectives(self, trial: TrialProgress, report: Report) -> None:
-        """Raise StudyFailedError if no replicate reports a metric that the study needs: no trial would.
-
-        The same holds if the first report of all has a value that no objective can have, such as a percentage. A
-        candidate of a campaign whose champion has reported fails alone.
-        """
-        if self.campaign is not None and place_of(trial.sampler_state) and self._champion_reported():
-            return
-        fault = self.faulty_objective(report)
-        if fault and not any(each.decisions for each in self.trials.values()):
-            raise StudyFailedError(f"trial {trial.key}: {fault}")
-        reported = {name for metrics in report.metrics for name in metrics}
-        known = reported | set(COST_METRICS if trial.size is not None else ("wall_seconds",))
-        needed = [*(o.metric for o in self.study.objectives), *(c.metric for c in self.study.constraints)]
-        needed += [self.study.tuning_metric] if self.study.tuning_metric is not None else []
-        missing = [name for name in dict.fromkeys(needed) if name not in known]
-        if missing:
-            raise StudyFailedError(
-                f"trial {trial.key}: its first report has no {', '.join(missing)}, which the study file asks for"
-                f" (reported: {', '.join(sorted(reported))}). Report it, or change objectives and name of the study"
-            )
-
-    def _champion_reported(self) -> bool:
-        return self.campaign is not None and any(run.decisions for run in self.campaign.arms[0].runs.values())
-
-    def faulty_objective(self, report: Report) -> str:
-        """Return why a value in a report cannot be that of an objective on either split, or an empty text."""
-        for objective in self.study.objectives:
-            for metric in dict.fromkeys((objective.metric, on_test(objective.metric))):
-                values = [metrics[metric] for metrics in report.metrics if metric in metrics]
-                if fault := next(filter(None, (value_fault(objective, metric, value) for value in values)), ""):
-                    return f"at {self.study.unit} {report.epoch} {fault}"
-        return ""
-
-    def without_diverged(self, trial: TrialProgress, report: Report) -> Report:
-        """Return a report without its diverged replicates if the study says what they count as, and one is left.
-
-        A replicate whose objectives are not finite at the end counts as diverged. The seeds of a tuning trial choose
-        independently, so one that diverged does not end the others.
-        """
-        counted = self.study.compare is not None and bool(self.study.compare.diverged)
-        if not counted and trial.config.stage != "tune":
-            return report
-        names = [o.metric for o in self.study.objectives] if report.final else []
-        gone = report.diverged or (False,) * len(report.metrics)
-        left = tuple(
-            metrics
-            for metrics, diverged in zip(report.metrics, gone, strict=True)
-            if not diverged and all(math.isfinite(metrics.get(name, 0.0)) for name in names)
-        )
-        return replace(report, metrics=left, diverged=()) if left else report
-
-    def missing_objectives(self, trial: TrialProgress, step: ReportSummary) -> list[str]:
-        """Return the objectives that have no finite value in `step`; a confirmation is judged on the test split."""
-        names = [o.metric for o in self.study.objectives]
-        if trial.config.stage == "confirm":
-            confirms = self.study.compare is None
-            names = [on_test(name) if confirms or on_test(name) in step.means else name for name in names]
-        values = {name: self._value(name, trial, step) for name in names}
-        return [name for name, value in values.items() if not abs(value) < float("inf")]
-
     def to_confirm(self) -> list[NewTrial]:
         """Return the requested trials on the test split that do not exist yet.
 
@@ -324,38 +261,6 @@ class DatasetSearch(RecordedSearch):
         found = plan_round(self.study, trials, self.race)
         wanted = [(self.trials[number].config, (seed,)) for number, seed in found.given]
         return confirmation_trials(trials, wanted, self.suggester.facts()) if wanted else [], found.payload()
-
-    def standing(self, to_start: int, time_left: float | None) -> Standing:
-        """Return the progress of the data set; `to_start` counts search trials that do not exist yet."""
-        trials = list(self.trials.values())
-        before: list[StageStanding] = []
-        of_row = None  # the seconds of a trial of a row until one shows it, as tuning trials suggest
-        if self.study.tune is not None:
-            before = [stage_standing("tune", trials, to_start=self.tuning_to_start())]
-            if (seconds := before[0].seconds) is not None:
-                shared = max(to_start, len(self._design)) / len(self._design)
-                of_row = seconds * self.study.replicates / tuning_seeds(self.study) / shared
-        search = stage_standing("search", trials, to_start=to_start, otherwise=of_row)
-        stages = [*before, search, *([self._test_standing(search)] if self.study.opens_test else [])]
-        return Standing(dataset=self.dataset, stages=tuple(stages), time_left=time_left)
-
-    def _test_standing(self, search: StageStanding) -> StageStanding:
-        """Return the progress of the trials on the test split; before the freeze, of those requested so far.
-
-        Each seed that `confirm.budget` leaves counts as a trial to start, as an upper bound.
-
-        A comparison evaluates every trial that does not fail. Compared with training, the time for that is negligible.
-        """
-        trials = list(self.trials.values())
-        if self.study.confirm is None:
-            untrained = search.total - search.done
-            new, seconds = untrained + len(find_untested(trials)), 0.0 if untrained else None
-            return stage_standing("confirm", trials, to_start=new, otherwise=seconds)
-        ended = [t for t in self.search_trials() if t.state is TrialState.COMPLETE]
-        share = self.study.confirm.replicates / self.study.replicates
-        full = sum(t.wall_seconds for t in ended) / len(ended) * share if ended else None
-        new = 0 if self.frozen else len(self.unconfirmed())
-        return stage_standing("confirm", trials, to_start=new + self.seeds_left, otherwise=full)
 
     def _further(self, number: int, seeds: tuple[int, ...]) -> NewTrial:
         first = self.trials[number]

@@ -169,10 +169,11 @@ class RecordedSearch:
 
     def tuned_rows(self) -> TunedRows:
         """Return what the rows of a tuned comparison lack now."""
-        return TunedRows(study=self.study, design=self._design, trials=self.trials.values())
+        return TunedRows(study=self.study, design=self.design, trials=self.trials.values())
 
     @cached_property
-    def _design(self) -> Sequence[Mapping[str, Any]]:
+    def design(self) -> Sequence[Mapping[str, Any]]:
+        """The parameters of every trial of a comparison."""
         return self.study.design(self.dataset)
 
     @property

@@ -16,6 +16,7 @@ from ablate.ledger import Ledger, NewEvent, StudyWriter
 from ablate.ledger.requests import find_unanswered
 from ablate.tuning.dataset_search import FAILED, RESUMED, RETRIED, DatasetSearch
 from ablate.tuning.recorded import EXHAUSTED, TEST_OPENED, is_finished
+from ablate.tuning.report_rules import judge, require_objectives
 from ablate.tuning.sampling.twins import Measure
 from ablate.tuning.search_stages import SearchStages
 from ablate.tuning.state.resumption_log import PATIENCE, Patience, Resumption, ResumptionLog
@@ -137,11 +138,11 @@ class Search(SearchStages):
                 return Decision.STOP
             if not trial.decisions:
                 try:
-                    subsearch.require_objectives(trial, report)
+                    require_objectives(subsearch, trial, report)
                 except StudyFailedError:
                     self._requests.discard(key, report.epoch)  # repaired code is to make the report again
                     raise
-            decision, state, error = self._judge(subsearch, trial, report)
+            decision, state, error = judge(subsearch, trial, report)
             event = self._requests.pruned(subsearch, key.number) if state is None else None
             if event is not None:
                 decision, state, error = Decision.STOP, TrialState.PRUNED, STOPPED
@@ -231,35 +232,6 @@ class Search(SearchStages):
         with self._lock:
             return tuple(self._returns.found)
 
-    def _judge(
-        self, subsearch: DatasetSearch, trial: TrialProgress, report: Report
-    ) -> tuple[Decision, TrialState | None, str | None]:
-        if fault := subsearch.faulty_objective(report):
-            return Decision.STOP, TrialState.FAIL, fault
-        report = subsearch.without_diverged(trial, report)
-        step = ReportSummary.of(trial.key, report, Decision.CONTINUE)
-        if step.diverged and (report.final or trial.config.stage != "confirm"):
-            seeds = [s for s, gone in zip(trial.config.seeds, report.diverged, strict=True) if gone]
-            return Decision.STOP, TrialState.FAIL, f"diverged at {self.study.unit} {report.epoch} (seeds {seeds})"
-        if report.final:
-            missing = subsearch.missing_objectives(trial, step)
-            if missing:
-                known = ", ".join(sorted(step.means))
-                error = f"no finite value of {', '.join(missing)} in the last report (reported: {known})"
-                error += f". {report.note}" if report.note else ""
-                return Decision.STOP, TrialState.FAIL, error
-            return Decision.CONTINUE, TrialState.COMPLETE, None
-        decision = subsearch.decide(trial, step)
-        if decision is Decision.CONTINUE:
-            return decision, None, None
-        lacking = [name for name in subsearch.missing_objectives(trial, step) if name not in step.means]
-        if not lacking:
-            return decision, TrialState.PRUNED, None
-        error = (
-            f"no {', '.join(lacking)} in the report of {self.study.unit} {report.epoch}, by which trials are stopped"
-        )
-        return decision, TrialState.FAIL, error
-
     def _note_opened_test(self, subsearch: DatasetSearch, trial: TrialProgress, report: Report) -> None:
         names = (name for metrics in report.metrics for name in metrics)
         if trial.config.stage == "confirm" and not subsearch.test_opened and any(n.startswith("test_") for n in names):
@@ -319,7 +291,8 @@ class Search(SearchStages):
             if self.study.budget.scope == "per_dataset" or self.study.tune is not None:  # else turns keep their order
                 ready = [each for each in ready if not each.waits]
             self._requests.refresh(at_once=bool(ready))
-            subsearch = min(ready, key=self._turn, default=None)
+            # a user's configuration first, then the data set with the fewest search and tuning trials
+            subsearch = min(ready, key=lambda s: (self._requests.given(s) is None, s.begun), default=None)
             if subsearch is None or subsearch.waits:
                 return None
             if self._requests.given(subsearch) is None and self._note_gain_below(subsearch):
@@ -332,10 +305,6 @@ class Search(SearchStages):
                 return subsearch.add(new)
             if not self._only:
                 self._note(subsearch, EXHAUSTED, search_trials=len(subsearch.search_trials()))
-
-    def _turn(self, subsearch: DatasetSearch) -> tuple[bool, int]:
-        """Return what orders the data sets: a user's configuration first, then the fewest search and tuning trials."""
-        return self._requests.given(subsearch) is None, subsearch.begun
 
     def _carry_out(self) -> None:
         """Carry out the requests that change trials that exist."""

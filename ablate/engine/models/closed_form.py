@@ -29,7 +29,8 @@ def size_of(config: ModelConfig, shape: InputShape) -> Size:
     if source:  # an encoder of the source, and an attention to it in each block of the decoder
         body += _stack_weights(config, source) + config.depth * _cross_weights(config)
         outside += (shape.source_features + 1) * width
-        products += _stack_products(config, source) + config.depth * _cross_products(config, tokens, source)
+        cross = 2 * (tokens + source) * width**2 + 2 * tokens * source * width
+        products += _stack_products(config, source) + config.depth * cross
     return Size(params=body + outside, params_body=body, flops=2 * products)
 
 
@@ -67,7 +68,3 @@ def _cross_weights(config: ModelConfig) -> int:
     """Return the weights of an attention to the source and its norm; every variant has all four matrices."""
     biases = 4 if config.bias == "all" else 0 if config.bias == "none" else len(set(config.bias))
     return 4 * config.width**2 + biases * config.width + (0 if config.norm == "none" else 2 * config.width)
-
-
-def _cross_products(config: ModelConfig, tokens: int, source: int) -> int:
-    return 2 * (tokens + source) * config.width**2 + 2 * tokens * source * config.width

@@ -100,7 +100,8 @@ class PackBench:
             fastest = self._fastest(x, targets)
             if group.device.type == "cuda":
                 peak = torch.cuda.max_memory_allocated(group.device)
-                if peak > MEMORY_SHARE * _total_bytes(group.device):
+                total = torch.cuda.mem_get_info(group.device)[0] + torch.cuda.memory_reserved(group.device)
+                if peak > MEMORY_SHARE * total:
                     return None
         except torch.OutOfMemoryError:
             return None
@@ -165,11 +166,6 @@ def _free_bytes() -> int:
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
     except (OSError, StopIteration):
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-
-
-def _total_bytes(device: torch.device) -> int:
-    """Return the memory that this process may use on a GPU: what is free, and what it holds."""
-    return torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
 
 
 @contextmanager

@@ -64,6 +64,11 @@ class Campaign:
         """Whether a run of the reference's first ones, or of a candidate, is missing."""
         return bool(self.open) or len(self.arms[0].ended()) < self.rule.reference_runs(1)
 
+    @property
+    def champion_reported(self) -> bool:
+        """Whether a run of the first champion has reported."""
+        return any(run.decisions for run in self.arms[0].runs.values())
+
     def enter(self, run: TrialProgress) -> None:
         """Add a trial to its arm; those of the closing are in none."""
         if (number := place_of(run.sampler_state)) is not None:

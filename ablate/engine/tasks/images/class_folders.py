@@ -65,7 +65,8 @@ def list_images(folder: Path) -> Listing:
     if unknown:
         raise DataError(f"image_folder {folder}: no such class in train: {', '.join(unknown)}")
     if empty:
-        raise DataError(f"image_folder {folder}: no images ({', '.join(SUFFIXES)}) in: {_relative(empty, folder)}")
+        named = ", ".join(str(path.relative_to(folder)) for path in sorted(empty))
+        raise DataError(f"image_folder {folder}: no images ({', '.join(SUFFIXES)}) in: {named}")
     by_part = {part: [(i, each.classes.get(name, [])) for i, name in enumerate(names)] for part, each in found.items()}
     listing = Listing(
         class_names=class_names(names),
@@ -85,10 +86,6 @@ def class_names(folders: Iterable[str]) -> tuple[str, ...]:
             raise DataError(f"two folders of classes are both called {name}: rename one of them")
         names[name] = folder
     return tuple(names)
-
-
-def _relative(paths: Iterable[Path], folder: Path) -> str:
-    return ", ".join(str(path.relative_to(folder)) for path in sorted(paths))
 
 
 def _parts(folder: Path) -> dict[str, Path]:

@@ -89,7 +89,8 @@ class ImageStream:
         tokens, features = self.shape[1:]
         each = max(1, PIECE_BYTES // (tokens * features))
         plan = [rows[:, start : start + batch] for start in range(0, samples, batch)]
-        pieces = _read(self._pictures(), _pieces(plan, keys, each), self._possible_workers())
+        workers = 0 if multiprocessing.current_process().daemon else self.workers  # a daemon may have no children
+        pieces = _read(self._pictures(), _pieces(plan, keys, each), workers)
         with contextlib.closing(pieces):
             for part in plan:
                 pixels = torch.empty(part.numel(), tokens, features, dtype=torch.uint8)
@@ -108,10 +109,6 @@ class ImageStream:
             training=v2.Compose([v2.RandomResizedCrop(self.size, antialias=True), v2.RandomHorizontalFlip()]),
             evaluation=v2.Compose([v2.Resize(self.shorter, antialias=True), v2.CenterCrop(self.size)]),
         )
-
-    def _possible_workers(self) -> int:
-        # Python does not allow a daemonic process to have children.
-        return 0 if multiprocessing.current_process().daemon else self.workers
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -1,0 +1,111 @@
+"""What follows from a report of a trial: whether the study can go on, the decision, and the trial's state."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ablate.base.errors import StudyFailedError
+from ablate.core.objectives import COST_METRICS, on_test, value_fault
+from ablate.core.trial import Decision, Report, TrialState, place_of
+from ablate.tuning.state.trial_progress import ReportSummary, TrialProgress, metric_of
+
+if TYPE_CHECKING:
+    from ablate.study import Study
+    from ablate.tuning.dataset_search import DatasetSearch
+
+
+def require_objectives(search: DatasetSearch, trial: TrialProgress, report: Report) -> None:
+    """Raise StudyFailedError if no replicate reports a metric that the study needs: no trial would.
+
+    The same holds if the first report of all has a value that no objective can have, such as a percentage. A
+    candidate of a campaign whose champion has reported fails alone.
+    """
+    study, campaign = search.study, search.campaign
+    if campaign is not None and place_of(trial.sampler_state) and campaign.champion_reported:
+        return
+    fault = _faulty_objective(study, report)
+    if fault and not any(each.decisions for each in search.trials.values()):
+        raise StudyFailedError(f"trial {trial.key}: {fault}")
+    reported = {name for metrics in report.metrics for name in metrics}
+    known = reported | set(COST_METRICS if trial.size is not None else ("wall_seconds",))
+    needed = [*(o.metric for o in study.objectives), *(c.metric for c in study.constraints)]
+    needed += [study.tuning_metric] if study.tuning_metric is not None else []
+    missing = [name for name in dict.fromkeys(needed) if name not in known]
+    if missing:
+        raise StudyFailedError(
+            f"trial {trial.key}: its first report has no {', '.join(missing)}, which the study file asks for"
+            f" (reported: {', '.join(sorted(reported))}). Report it, or change objectives and name of the study"
+        )
+
+
+def judge(
+    search: DatasetSearch, trial: TrialProgress, report: Report
+) -> tuple[Decision, TrialState | None, str | None]:
+    """Return the decision on a report, the state in which it ends its trial or None, and the error of a FAIL."""
+    study = search.study
+    if fault := _faulty_objective(study, report):
+        return Decision.STOP, TrialState.FAIL, fault
+    report = _without_diverged(study, trial, report)
+    step = ReportSummary.of(trial.key, report, Decision.CONTINUE)
+    if step.diverged and (report.final or trial.config.stage != "confirm"):
+        seeds = [s for s, gone in zip(trial.config.seeds, report.diverged, strict=True) if gone]
+        return Decision.STOP, TrialState.FAIL, f"diverged at {study.unit} {report.epoch} (seeds {seeds})"
+    if report.final:
+        missing = _missing_objectives(study, trial, step)
+        if missing:
+            known = ", ".join(sorted(step.means))
+            error = f"no finite value of {', '.join(missing)} in the last report (reported: {known})"
+            error += f". {report.note}" if report.note else ""
+            return Decision.STOP, TrialState.FAIL, error
+        return Decision.CONTINUE, TrialState.COMPLETE, None
+    decision = search.decide(trial, step)
+    if decision is Decision.CONTINUE:
+        return decision, None, None
+    lacking = [name for name in _missing_objectives(study, trial, step) if name not in step.means]
+    if not lacking:
+        return decision, TrialState.PRUNED, None
+    error = f"no {', '.join(lacking)} in the report of {study.unit} {report.epoch}, by which trials are stopped"
+    return decision, TrialState.FAIL, error
+
+
+def _faulty_objective(study: Study, report: Report) -> str:
+    """Return why a value in a report cannot be that of an objective on either split, or an empty text."""
+    for objective in study.objectives:
+        for metric in dict.fromkeys((objective.metric, on_test(objective.metric))):
+            values = [metrics[metric] for metrics in report.metrics if metric in metrics]
+            if fault := next(filter(None, (value_fault(objective, metric, value) for value in values)), ""):
+                return f"at {study.unit} {report.epoch} {fault}"
+    return ""
+
+
+def _without_diverged(study: Study, trial: TrialProgress, report: Report) -> Report:
+    """Return a report without its diverged replicates if the study says what they count as, and one is left.
+
+    A replicate whose objectives are not finite at the end counts as diverged. The seeds of a tuning trial choose
+    independently, so one that diverged does not end the others.
+    """
+    counted = study.compare is not None and bool(study.compare.diverged)
+    if not counted and trial.config.stage != "tune":
+        return report
+    names = [o.metric for o in study.objectives] if report.final else []
+    gone = report.diverged or (False,) * len(report.metrics)
+    left = tuple(
+        metrics
+        for metrics, diverged in zip(report.metrics, gone, strict=True)
+        if not diverged and all(math.isfinite(metrics.get(name, 0.0)) for name in names)
+    )
+    return replace(report, metrics=left, diverged=()) if left else report
+
+
+def _missing_objectives(study: Study, trial: TrialProgress, step: ReportSummary) -> list[str]:
+    """Return the objectives that have no finite value in `step`; a confirmation is judged on the test split."""
+    names = [o.metric for o in study.objectives]
+    if trial.config.stage == "confirm":
+        confirms = study.compare is None
+        names = [on_test(name) if confirms or on_test(name) in step.means else name for name in names]
+    values = {
+        name: metric_of(name, means=step.means, size=trial.size, wall_seconds=step.wall_seconds) for name in names
+    }
+    return [name for name, value in values.items() if not abs(value) < float("inf")]
