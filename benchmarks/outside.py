@@ -15,8 +15,7 @@ searchers as ranges of whole numbers, texts as choices.
 
     ablate               a study without `sampler`, by DatasetSearch: `ablate search` without its ledger
     ablate NAME          with `sampler: NAME`; only with --alone
-    Optuna TPE, NSGA-II  its samplers with their defaults (a population of 50), on both objectives
-    Optuna GP            GPSampler with its defaults; only with --slow, because it takes seconds a trial
+    Optuna TPE, NSGA-II, GP  its samplers with their defaults (a population of 50), on both objectives
     Ray Tune             OptunaSearch on both objectives, called in the order in which Tune calls it
     Ray Tune, error alone  the same on the error alone; ASHA stops nothing, because the tables have no curves
     Syne Tune MO-REA     MultiObjectiveRegularizedEvolution with a population of 10 (100 would be random search here)
@@ -290,12 +289,10 @@ class SyneTune:
         self._number += 1
 
 
-def searchers(table: Recorded, seed: int, *, syne: bool, slow: bool, alone: bool) -> dict[str, Any]:
+def searchers(table: Recorded, seed: int, *, syne: bool, alone: bool) -> dict[str, Any]:
     """Return what builds each searcher that is run on a table in one repetition; one more entry is one more row."""
     samplers = {"Optuna TPE": optuna.samplers.TPESampler, "Optuna NSGA-II": optuna.samplers.NSGAIISampler}
-    samplers |= {"random": optuna.samplers.RandomSampler}
-    if slow:
-        samplers["Optuna GP"] = optuna.samplers.GPSampler
+    samplers |= {"Optuna GP": optuna.samplers.GPSampler, "random": optuna.samplers.RandomSampler}
     both = table.cost is not None
     found: dict[str, Any] = {"ablate": lambda: Ablate(table, seed)}
     for name in ALONE if alone else ():
@@ -340,12 +337,11 @@ def main() -> None:
     parser.add_argument("--only", default="", help="tables whose name contains this text")
     parser.add_argument("--also", help="a folder of packages that is searched last, for Syne Tune")
     parser.add_argument("--alone", action="store_true", help="the error alone, on every table")
-    parser.add_argument("--slow", action="store_true", help="Optuna's Gaussian process too")
     asked = parser.parse_args()
     if asked.also:
         sys.path.append(asked.also)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    which = {"syne": find_spec("syne_tune") is not None, "slow": asked.slow, "alone": asked.alone}
+    which = {"syne": find_spec("syne_tune") is not None, "alone": asked.alone}
     for table in tables(asked.only):
         if table.cost is None and not asked.alone:
             continue

@@ -104,7 +104,7 @@ def start(folder: Path, *, seconds: int, check: Callable[[], None]) -> None:
     outside = partial(services.ConsolePopen, process_group=0)
     with (
         _patient(seconds, check),
-        _replaced(ray_constants, ENABLE_RAY_CLUSTER=False),  # keeps 127.0.0.1 as the address of the node
+        _on_loopback(),
         _replaced(services, start_api_server=lambda *_, **__: (None, None), ConsolePopen=outside),
         _replaced(utils, get_dashboard_dependency_error=lambda: missing),
         _replaced(Node, start_monitor=lambda _: None, start_log_monitor=lambda _: None),
@@ -248,6 +248,11 @@ def actors_of_tune(actor: type) -> Iterator[None]:
 
 def _nothing(_: object) -> None:
     return None
+
+
+def _on_loopback() -> Any:
+    """Keep 127.0.0.1 as the address of Ray's node."""
+    return _replaced(ray_constants, ENABLE_RAY_CLUSTER=False)
 
 
 @contextmanager
