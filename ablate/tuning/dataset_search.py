@@ -293,16 +293,16 @@ class DatasetSearch(RecordedSearch):
         return [replace(new, config=replace(new.config, stage=stage)) for new in found]
 
     def _sight(self, trial: TrialProgress, step: ReportSummary) -> RungReport:
-        values = [self._value(o.metric, trial, step) for o in self.study.objectives]
+        values = [
+            metric_of(o.metric, means=step.means, size=trial.size, wall_seconds=step.wall_seconds)
+            for o in self.study.objectives
+        ]
         return {
             "number": trial.number,
             "epoch": step.epoch,
             "losses": losses(self.study.objectives, values),
             "epochs": trial.config.epochs,
         }
-
-    def _value(self, metric: str, trial: TrialProgress, step: ReportSummary) -> float:
-        return metric_of(metric, means=step.means, size=trial.size, wall_seconds=step.wall_seconds)
 
 
 def require_searchable(study: Study, *, measure: Measure, facts_of: Callable[[str], DatasetFacts]) -> None:

@@ -142,12 +142,7 @@ class TrialPack:
         common.line_up(trials)
         self._clock.start()
         means = self._train(common, trials)
-        due = [
-            trial
-            for trial in trials
-            if _is_last(trial) or (trial.progress.epoch + 1) % trial.training.report_every == 0
-            if bool(trial.alive.any())
-        ]
+        due = [trial for trial in trials if _is_due(trial) and bool(trial.alive.any())]
         metrics = self._metrics(common, due, means) if due else {}
         self._settle()
         self._clock.stop()
@@ -314,6 +309,11 @@ def _no_step(x: ModelInput, targets: Tensor) -> tuple[Tensor, Tensor]:
 
 def _is_last(trial: Trained) -> bool:
     return trial.progress.epoch + 1 == trial.config.epochs
+
+
+def _is_due(trial: Trained) -> bool:
+    """Return whether the trial reports after the epoch that it is in."""
+    return _is_last(trial) or (trial.progress.epoch + 1) % trial.training.report_every == 0
 
 
 @contextmanager
