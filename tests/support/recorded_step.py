@@ -91,7 +91,7 @@ class FakeGraphs:
     def __call__(self, run: Callable[[], None]) -> Any:
         self.recorded += 1
         operations = Operations()
-        with operations:
+        with operations, torch.compiler.set_stance("force_eager"):  # compiled code refuses to run in such a mode
             run()
         return Replay(self, operations)
 

@@ -67,8 +67,8 @@ def _affine_on_gpu(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     times as fast; 64 replicates fill the GPU without. The bias is added by itself: `baddbmm` first copies it to all
     rows of the result.
     """
-    replicas, tokens, _ = rows.shape
-    sums, parts = replicas * math.prod(-(-size // TILE) for size in weight.shape[1:]), 1
+    replicas, tokens, inner = rows.shape
+    sums, parts = replicas * -(-inner // TILE) * -(-weight.shape[2] // TILE), 1
     while replicas > 1 and 2 * parts * sums <= SUMS and tokens % (2 * parts) == 0 and tokens // parts > SUMMED:
         parts *= 2
     if parts == 1 or not torch.is_grad_enabled():

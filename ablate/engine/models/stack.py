@@ -113,17 +113,18 @@ class Stack(nn.Module):
         return values
 
 
-def _run_block(block: Block, x: Tensor, mask: Tensor | None) -> Tensor:
+def run_block(block: Block, x: Tensor, mask: Tensor | None) -> Tensor:
+    """Return the outputs of one block."""
     outputs: Tensor = block(x, mask)
     return outputs
 
 
 class Encoder(Stack):
-    """A stack of encoder blocks; `run_block` runs one of them in training, and may be replaced by a compiled one."""
+    """A stack of encoder blocks; `run_block` runs one of them, and may be replaced by a compiled one."""
 
     blocks: Sequence[Block]
     block = Block
-    run_block = staticmethod(_run_block)
+    run_block = staticmethod(run_block)
 
     def encoded(self, x: Tensor, mask: Tensor | None = None, maps: list[Tensor] | None = None) -> Tensor:
         """Return the stack's output [*R, B, T', N], and append each block's attention weights to `maps`.
@@ -134,7 +135,7 @@ class Encoder(Stack):
         mask = self.seen(tokens.shape[-2]) if mask is None else mask
         for block in self.blocks:
             if maps is None:
-                tokens = (self.run_block if self.training else _run_block)(block, tokens, mask)
+                tokens = self.run_block(block, tokens, mask)
             else:
                 tokens, weights = block.attend(tokens, mask)
                 maps.append(weights)

@@ -1,4 +1,4 @@
-"""A training step on a GPU: blocks compiled once for all depths, and the whole step replayed as one CUDA graph."""
+"""A training step on a GPU: blocks and update compiled once, and the whole step replayed as one CUDA graph."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ from torch import Tensor
 
 from ablate.base.redaction import error_text
 from ablate.core.registry import TASKS
-from ablate.engine.models.stack import Encoder
-from ablate.engine.training.optim import StepFactors
+from ablate.engine.models.block import Block
+from ablate.engine.models.stack import Encoder, run_block
+from ablate.engine.training.optim import StepFactors, apply_update
 from ablate.engine.training.rows import ReplicaGroup
 from ablate.engine.training.samples import ModelInput
 from ablate.engine.training.state import RowState
 
 logger = logging.getLogger("ablate.engine.training")
 WARM_UP = 3  # ordinary steps before a recording: libraries allocate what they need
-COMPILE_FROM = 20_000  # steps of a trial; compiling a block takes some ten seconds
+COMPILE_FROM = 20_000  # steps of a trial; compiling takes some ten seconds
+TUNE_FROM = 2**22  # steps of all rows, ten minutes or more; trying several kernels for each operation takes a minute
 TOLERANCE = {"float64": 1e-6, "float32": 1e-2, "bfloat16": 0.1}  # of a norm; other kernels round in another order
 COARSE = 0.5  # of the norm of a change of weights in bfloat16: Adam's first steps follow the sign of small gradients
 COMPILED_SETS = 8  # sets of rows of a group, at most, for which its blocks are compiled
@@ -55,7 +57,7 @@ def training_step(group: ReplicaGroup, task: str, *, steps: int) -> Step:
         return group.step
     if group.draws and torch.__version__ < DRAWING_FROM:
         return group.step
-    return GraphedStep(group, record=record_graph, compiles=steps >= COMPILE_FROM)
+    return GraphedStep(group, record=record_graph, steps=steps)
 
 
 def record_graph(run: Callable[[], None]) -> Recording:
@@ -67,21 +69,38 @@ def record_graph(run: Callable[[], None]) -> Recording:
     return graph
 
 
-def compile_blocks(group: ReplicaGroup) -> bool:
-    """Compile the encoder blocks of a group in training, all depths by one function; return whether there are any.
+def compile_parts(group: ReplicaGroup, batch: int, *, tuned: bool) -> bool:
+    """Compile what runs most of a group's time; return whether there is anything to compile.
 
-    What was compiled for other groups is dropped: torch keeps few variants of a function.
+    That is the encoder's blocks for `batch` samples per row, in training and evaluation, all depths by one function,
+    and the optimiser's update of a recorded step. A function that does not become one graph raises: in pieces it
+    would be as slow as before. What was compiled for other groups is dropped: torch keeps few variants of a function.
     """
     torch.compiler.reset()
     stacks = [part for part in group.module.modules() if isinstance(part, Encoder)]
     warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf", UserWarning)  # of tracing
+    options = {"max_autotune": True, "autotune_num_choices_displayed": 0} if tuned else None
+    block, update = (
+        torch.compile(each, dynamic=False, fullgraph=True, options=options) for each in (run_block, apply_update)
+    )
+    shape = (group.rows, batch)
+
+    def run(one: Block, x: Tensor, mask: Tensor | None) -> Tensor:
+        return (block if x.shape[:2] == shape else run_block)(one, x, mask)
+
+    def apply(optimizer: str, state: RowState, grads: Tensor, factors: StepFactors, *, work: Tensor) -> None:
+        (update if isinstance(factors, _Held) else apply_update)(optimizer, state, grads, factors, work=work)
+
     for stack in stacks:
-        stack.run_block = torch.compile(stack.run_block, dynamic=False)
+        stack.run_block = run
+    if stacks:
+        group.apply_update = apply
     return bool(stacks)
 
 
-def plain_blocks(group: ReplicaGroup) -> None:
-    """Undo `compile_blocks`."""
+def plain_parts(group: ReplicaGroup) -> None:
+    """Undo `compile_parts`."""
+    vars(group).pop("apply_update", None)
     for part in group.module.modules():
         vars(part).pop("run_block", None)
 
@@ -92,12 +111,12 @@ class GraphedStep:
     It records after WARM_UP steps in a row with the same rows, generators and batch shape, and again after one of these
     has changed. A first recording is compared with an ordinary step from the same state, which is then restored. If
     recording or compiling fails, or the results differ, one line is logged and training continues without it. What a
-    step returns is overwritten by the next one.
+    step returns is overwritten by the next one. A trial makes `steps` steps.
     """
 
-    def __init__(self, group: ReplicaGroup, *, record: Record, compiles: bool = False) -> None:
-        self._group, self._record = group, record
-        self._compiles = compiles and not group.draws  # a compiled function cannot draw from generators
+    def __init__(self, group: ReplicaGroup, *, record: Record, steps: int = 0) -> None:
+        self._group, self._record, self._steps = group, record, steps
+        self._compiles = steps >= COMPILE_FROM and not group.draws  # a compiled function cannot draw from generators
         self._refused = self._proved = False
         self._compiled = 0
         self._layout: _Layout | None = None
@@ -130,7 +149,7 @@ class GraphedStep:
         if self._layout is None or not layout.is_same(self._layout):
             self._layout, self._seen, self._recording = layout, 0, None
             if self._compiles:  # for other rows the blocks are compiled and compared anew
-                plain_blocks(self._group)
+                plain_parts(self._group)
                 self._proved, self._compiles = False, self._compiled < COMPILED_SETS
         self._seen += 1
         return self._seen > WARM_UP
@@ -148,19 +167,29 @@ class GraphedStep:
             self._proved = True
         except Exception as error:  # whatever a driver, a library or an operation refuses
             self._recording, self._refused = None, True
-            plain_blocks(self._group)
+            plain_parts(self._group)
             _say("a CUDA graph", error)
 
     def _compile(self, ordinary: dict[str, Tensor]) -> None:
-        """Compile the blocks; undo that permanently if they cannot be compiled or their results differ."""
+        """Compile blocks and update; undo that permanently if they cannot be compiled or their results differ.
+
+        Only the first rows are worth the minutes of tuning: others may stay for a few epochs.
+        """
         try:
             self._compiled += 1
-            self._compiles = compile_blocks(self._group)
-            self._compare(ordinary, self._tried(self._run))
+            ordinary = {**ordinary, "scores": self._scores()}
+            tuned = self._compiled == 1 and self._group.rows * self._steps >= TUNE_FROM
+            self._compiles = compile_parts(self._group, self._x.shape[1], tuned=tuned)
+            self._compare(ordinary, {**self._tried(self._run), "scores": self._scores()})
         except Exception as error:  # whatever a compiler refuses
-            plain_blocks(self._group)
+            plain_parts(self._group)
             self._compiles = False
             _say("compiled blocks", error)
+
+    @torch.no_grad()
+    def _scores(self) -> Tensor:
+        """Return the scores of the batch as an evaluation computes them."""
+        return self._group.forward(self._x)
 
     def _run(self) -> None:
         """Make the step on the fixed buffers; the counters on the host are left to `__call__`."""
@@ -195,8 +224,8 @@ class GraphedStep:
         precision = self._group.precision
         for name, wanted in ordinary.items():
             tolerance = COARSE if (name, precision) == ("weights", "bfloat16") else TOLERANCE[precision]
-            size = torch.linalg.vector_norm(wanted.view(len(wanted), -1), dim=1)
-            apart = torch.linalg.vector_norm((found[name] - wanted).view(len(wanted), -1), dim=1)
+            size = torch.linalg.vector_norm(wanted.reshape(len(wanted), -1), dim=1)
+            apart = torch.linalg.vector_norm((found[name] - wanted).reshape(len(wanted), -1), dim=1)
             if bool((apart > tolerance * size).any()):  # rows that are not finite compare as False
                 raise RuntimeError(f"its {name} differ from those of an ordinary step")
 

@@ -36,6 +36,8 @@ class ReplicaGroup:
     False and its weights no longer change. Other rows are not affected.
     """
 
+    apply_update = staticmethod(apply_update)  # may be replaced by a compiled one
+
     def __init__(
         self,
         module: nn.Module,
@@ -209,7 +211,7 @@ class ReplicaGroup:
         self.state.alive.logical_and_(torch.isfinite(losses)[:, None] & torch.isfinite(norm))
         if self.clips:
             clip_rows(self.grads, norm, self.settings.clip_norm)
-        apply_update(self.layout.optimizer, self.state, self.grads, self.factors, work=self.work)
+        self.apply_update(self.layout.optimizer, self.state, self.grads, self.factors, work=self.work)
 
     def _columns(self, grads: Sequence[Tensor]) -> Iterator[Tensor]:
         for place, grad in zip(self.layout.places, grads, strict=True):

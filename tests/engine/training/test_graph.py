@@ -15,13 +15,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from ablate.engine.models import build, fused, initial_parameters
+from ablate.engine.models import build, fused, initial_parameters, layers
 from ablate.engine.models.settings import InputShape, ModelConfig
 from ablate.engine.tasks import Classification
 from ablate.engine.training import ReplicaGroup, multipliers
 from ablate.engine.training import graph as graphs
 from ablate.engine.training import pack as packs
-from ablate.engine.training.graph import WARM_UP, GraphedStep, training_step
+from ablate.engine.training.graph import COMPILE_FROM, WARM_UP, GraphedStep, training_step
 from ablate.engine.training.settings import Schedule, TrainConfig
 from ablate.engine.training.state import RowState
 from support.recorded_step import FakeGraphs
@@ -240,12 +240,19 @@ def run_both(step: GraphedStep, group: ReplicaGroup, ordinary: ReplicaGroup) -> 
     torch.testing.assert_close(group.state.weights, ordinary.state.weights)
 
 
+@pytest.mark.parametrize("layers_of", ["cpu", "gpu"])
 @pytest.mark.parametrize("name", BLOCKS)
 def test_compiled_blocks_have_the_numbers_of_ordinary_ones(
-    name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    name: str, layers_of: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One function for all depths: torch traces it once, here for a backend that runs what was traced."""
+    """One function for all depths: torch traces it whole, here for a backend that runs what was traced.
+
+    Three traces belong to a set of rows: blocks in training, blocks in evaluation, and the update.
+    """
     traced = []
+    if layers_of == "gpu":
+        monkeypatch.setattr(layers, "_affine", layers._affine_on_gpu)
+        monkeypatch.setattr(layers, "norm_by_replicate", layers.norm_at_once)
 
     def backend(module: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
         traced.append(module)
@@ -254,39 +261,39 @@ def test_compiled_blocks_have_the_numbers_of_ordinary_ones(
     compile_with(monkeypatch, backend)
     ordinary, group = new_group(BLOCKS[name]), new_group(BLOCKS[name])
     recorder = FakeGraphs()
-    step = GraphedStep(group, record=recorder, compiles=True)
+    step = GraphedStep(group, record=recorder, steps=COMPILE_FROM)
     run_both(step, group, ordinary)
-    assert len(traced) == 1
+    assert len(traced) == 3
     assert recorder.recorded == 1
     group.module.eval()
-    group.forward(batches(1, 3)[0][0])
-    assert len(traced) == 1  # evaluation, with its other sizes of a batch, is not compiled
+    with torch.no_grad():
+        for batch in (3, 16):  # of another size, which is not compiled, and of the size of training
+            x = batches(1, batch)[0][0]
+            torch.testing.assert_close(group.forward(x), ordinary.forward(x))
+    assert len(traced) == 3
     group.module.train()
     for rows in (2, 1, 2):
         for one in (group, ordinary):
             other = new_group(BLOCKS[name], TRAINS[:rows])
             one.take(other.state, other.settings)
         run_both(step, group, ordinary)
-    assert len(traced) == recorder.recorded == 4
+    assert (len(traced), recorder.recorded) == (12, 4)
     for rows in [1, 3] * 3:
         other = new_group(BLOCKS[name], TRAINS[:rows])
         group.take(other.state, other.settings)
         for x, targets in batches(WARM_UP + 1):
             step(x[:rows], targets[:rows])
-    assert len(traced) == graphs.COMPILED_SETS
+    assert len(traced) == 3 * graphs.COMPILED_SETS
     assert recorder.recorded == 10
     assert not said(caplog)
 
 
-@pytest.mark.parametrize("after", [0, 1])
-@pytest.mark.parametrize(
-    ("fault", "why"),
-    [("raises", "no compiler"), ("is wrong", "its first moments differ from those of an ordinary step")],
-)
+@pytest.mark.parametrize("after", [0, 1, 2, 3])
+@pytest.mark.parametrize("fault", ["raises", "is wrong"])
 def test_blocks_that_cannot_be_compiled_are_said_once(
-    fault: str, why: str, after: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    fault: str, after: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """At first, or only for the rows that come `after`."""
+    """In training, in the update, in evaluation, or only for the rows that come after."""
     tried = []
 
     def backend(module: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
@@ -295,20 +302,51 @@ def test_blocks_that_cannot_be_compiled_are_said_once(
             return module.forward
         if fault == "raises":
             raise RuntimeError("no compiler")
-        return lambda *given: tuple(1.5 * value for value in module.forward(*given))
+
+        def wrong(*given: Tensor) -> tuple[Tensor, ...]:
+            found = module.forward(*given)
+            for value in given:  # the update changes what it is given
+                if not found and value.is_floating_point() and value.shape[-1] > 1:
+                    value.mul_(1.5)
+            return tuple(1.5 * value for value in found)
+
+        return wrong
 
     compile_with(monkeypatch, backend)
     ordinary, group = new_group(PLAIN), new_group(PLAIN)
     recorder = FakeGraphs()
-    step = GraphedStep(group, record=recorder, compiles=True)
+    step = GraphedStep(group, record=recorder, steps=COMPILE_FROM)
     for rows in (3, 2, 3):
         for one in (group, ordinary):
             other = new_group(PLAIN, TRAINS[:rows])
             one.take(other.state, other.settings)
         run_both(step, group, ordinary)
+    wrong = "scores" if after == 2 else "first moments"
+    why = "no compiler" if fault == "raises" else f"its {wrong} differ from those of an ordinary step"
     assert said(caplog) == [f"training continues without compiled blocks: {why}"]
     assert recorder.recorded == 3
-    assert len(tried) == after + 1
+    assert len(tried) == (after + 1 if fault == "raises" else 6 if after == 3 else 3)
+
+
+def test_only_the_first_rows_of_a_long_pack_are_tuned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pack has 3 rows, then 2 and 3; what is compiled is the block and the update."""
+    options = []
+
+    def compiled(function: Any, **given: Any) -> Any:
+        options.append(given.pop("options"))
+        return function
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    monkeypatch.setattr(graphs, "TUNE_FROM", 3 * COMPILE_FROM + 1)
+    for steps in (COMPILE_FROM, COMPILE_FROM + 1):
+        ordinary, group = new_group(PLAIN), new_group(PLAIN)
+        step = GraphedStep(group, record=FakeGraphs(), steps=steps)
+        for rows in (3, 2, 3):
+            for one in (group, ordinary):
+                other = new_group(PLAIN, TRAINS[:rows])
+                one.take(other.state, other.settings)
+            run_both(step, group, ordinary)
+    assert [bool(each) for each in options] == [False] * 6 + [True, True] + [False] * 4
 
 
 def test_a_comparison_without_memory_for_it_ends_in_ordinary_steps(
@@ -361,7 +399,8 @@ def test_a_pack_has_the_same_numbers_with_recorded_steps(monkeypatch: pytest.Mon
 def on_gpu_0(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Make GPU 0 the current device; the list gets, for each replayed step that is made, whether it compiles blocks."""
     made: list[bool] = []
-    monkeypatch.setattr(graphs, "GraphedStep", lambda group, *, record, compiles: made.append(compiles))
+    plain = graphs.GraphedStep
+    monkeypatch.setattr(graphs, "GraphedStep", lambda *args, **given: made.append(plain(*args, **given)._compiles))
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     return made
 
