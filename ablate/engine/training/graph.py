@@ -7,6 +7,7 @@ import logging
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -80,21 +81,22 @@ def compile_parts(group: ReplicaGroup, batch: int, *, tuned: bool) -> bool:
     stacks = [part for part in group.module.modules() if isinstance(part, Encoder)]
     warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf", UserWarning)  # of tracing
     options = {"max_autotune": True, "autotune_num_choices_displayed": 0} if tuned else None
-    block, update = (
-        torch.compile(each, dynamic=False, fullgraph=True, options=options) for each in (run_block, apply_update)
-    )
-    shape = (group.rows, batch)
+    compiled = partial(torch.compile, dynamic=False, fullgraph=True, options=options)
+    fast_block, fast_update, shape = compiled(run_block), compiled(apply_update), (group.rows, batch)
 
-    def run(one: Block, x: Tensor, mask: Tensor | None) -> Tensor:
-        return (block if x.shape[:2] == shape else run_block)(one, x, mask)
+    def run(block: Block, x: Tensor, mask: Tensor | None) -> Tensor:
+        chosen = fast_block if x.shape[:2] == shape else run_block
+        outputs: Tensor = chosen(block, x, mask)
+        return outputs
 
-    def apply(optimizer: str, state: RowState, grads: Tensor, factors: StepFactors, *, work: Tensor) -> None:
-        (update if isinstance(factors, _Held) else apply_update)(optimizer, state, grads, factors, work=work)
+    def update(optimizer: str, state: RowState, grads: Tensor, factors: StepFactors, *, work: Tensor) -> None:
+        chosen = fast_update if isinstance(factors, _Held) else apply_update
+        chosen(optimizer, state, grads, factors, work=work)
 
     for stack in stacks:
         stack.run_block = run
     if stacks:
-        group.apply_update = apply
+        group.apply_update = update
     return bool(stacks)
 
 
