@@ -97,9 +97,12 @@ class Series:
         return {"network": self.network, "weights": self.size.params, "precision": self.precision}
 
     def trial(self, number: int, sizes: Sizes) -> TrialConfig:
-        """Return trial `number`, which has a seed and a learning rate that no other number has."""
+        """Return trial `number`, which has a seed and a learning rate that no other number has.
+
+        It makes as many steps as a whole trial: what is compiled depends on that.
+        """
         training = TrainConfig(
-            epochs=EPOCHS,
+            epochs=round(EPOCHS / sizes.share),
             batch_size=sizes.batch,
             learning_rate=RATE * (1 + number / 100),
             weight_decay=DECAY,

@@ -25,7 +25,7 @@ from ablate.engine.training.state import RowState
 logger = logging.getLogger("ablate.engine.training")
 WARM_UP = 3  # ordinary steps before a recording: libraries allocate what they need
 COMPILE_FROM = 20_000  # steps of a trial; compiling takes some ten seconds
-TUNE_FROM = 2**22  # steps of all rows, ten minutes or more; trying several kernels for each operation takes a minute
+TUNE_FROM = 4_000_000  # steps of all rows, ten minutes or more; trying kernels for each operation takes a minute
 TOLERANCE = {"float64": 1e-6, "float32": 1e-2, "bfloat16": 0.1}  # of a norm; other kernels round in another order
 COARSE = 0.5  # of the norm of a change of weights in bfloat16: Adam's first steps follow the sign of small gradients
 COMPILED_SETS = 8  # sets of rows of a group, at most, for which its blocks are compiled
