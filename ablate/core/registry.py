@@ -243,8 +243,8 @@ TRACKERS = Registry(
     "tracker",
     {
         "mlflow": "ablate.tracking.mlflow_tracker:build",
-        "tensorboard": "ablate.tracking.tensorboard_tracker:build",
-        "wandb": "ablate.tracking.wandb_tracker:build",
+        "tensorboard": "ablate.tracking.tensorboard_tracker:TensorBoardTracker",
+        "wandb": "ablate.tracking.wandb_tracker:WandbTracker",
         "none": "ablate.tracking.tracker:none",
     },
 )

@@ -39,10 +39,9 @@ class MlflowTracker(PatientTracker):
         store: Place | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(label=f"MLflow {redact_url(uri)}", writer=writer, secret=uri, clock=clock)
+        label = f"MLflow {redact_url(uri)}"
+        super().__init__(label=label, study=study, ledger=ledger, writer=writer, secret=uri, clock=clock)
         self.uri = uri
-        self._study = study
-        self._ledger = ledger
         self._home = home
         self._checkpoints = home if store is None else store
         self._store: Store | None = None

@@ -12,7 +12,8 @@ from pathlib import Path
 from ablate.base.errors import StaleDriverError
 from ablate.base.redaction import redact_text
 from ablate.core.trial import TrialConfig
-from ablate.ledger import StudyWriter
+from ablate.ledger import Ledger, StudyWriter
+from ablate.study import Study
 
 log = logging.getLogger(__name__)
 FIRST_DELAY_SECONDS = 1.0
@@ -32,11 +33,15 @@ class PatientTracker:
         self,
         *,
         label: str,
+        study: Study,
+        ledger: Ledger,
         writer: StudyWriter | None,
         secret: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.label = label
+        self._study = study
+        self._ledger = ledger
         self._writer = writer
         self._secret = secret
         self._clock = clock

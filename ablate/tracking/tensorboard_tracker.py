@@ -10,7 +10,7 @@ from typing import Any
 
 from ablate.base.files import DiskFolder
 from ablate.core.trial import TrialConfig, TrialState
-from ablate.ledger import Ledger, ReportRecord, StudyRecord, StudyWriter, TrialRecord
+from ablate.ledger import ReportRecord, StudyRecord, TrialRecord
 from ablate.study import Study
 from ablate.study.space import Choices, Range
 from ablate.tracking import contents
@@ -35,12 +35,12 @@ class TensorBoardTracker(PatientTracker):
     was killed while writing it; any other one is replaced.
     """
 
-    def __init__(self, *, study: Study, ledger: Ledger, writer: StudyWriter | None, home: Path, **more: Any) -> None:
+    def __init__(
+        self, _name: str = "", *, home: Path, uri: str | None = None, store: object = None, **more: Any
+    ) -> None:
         self.folder = home / FOLDER
-        super().__init__(label=f"TensorBoard {self.folder}", writer=writer, **more)
-        self._study = study
-        self._ledger = ledger
-        self._changes = Changes(ledger, study.name)
+        super().__init__(label=f"TensorBoard {self.folder}", **more)
+        self._changes = Changes(self._ledger, self._study.name)
 
     def catch_up(self) -> None:
         """Continue the event file of every trial that changed."""
@@ -146,16 +146,3 @@ def _kind(spec: Range) -> str:
     if types == {bool}:
         return "DATA_TYPE_BOOL"
     return "DATA_TYPE_FLOAT64" if types <= {int, float} else "DATA_TYPE_STRING"
-
-
-def build(
-    _name: str = "tensorboard",
-    *,
-    study: Study,
-    ledger: Ledger,
-    writer: StudyWriter | None,
-    home: Path,
-    **_: Any,
-) -> TensorBoardTracker:
-    """Return the tracker that writes event files below the study's home."""
-    return TensorBoardTracker(study=study, ledger=ledger, writer=writer, home=home)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ablate.core.trial import TrialConfig, TrialState
-from ablate.ledger import Ledger, ReportRecord, StudyRecord, StudyWriter, TrialRecord
+from ablate.ledger import ReportRecord, StudyRecord, TrialRecord
 from ablate.study import Study
 from ablate.tracking import contents
 from ablate.tracking.patient import PatientTracker
@@ -37,12 +37,12 @@ class WandbTracker(PatientTracker):
     removed, and the run is written again. Nothing is sent: no network and no account are needed.
     """
 
-    def __init__(self, *, study: Study, ledger: Ledger, writer: StudyWriter | None, home: Path, **more: Any) -> None:
+    def __init__(
+        self, _name: str = "", *, home: Path, uri: str | None = None, store: object = None, **more: Any
+    ) -> None:
         self.home = home.absolute()
-        super().__init__(label=f"W&B {self.home / FOLDER}", writer=writer, **more)
-        self._study = study
-        self._ledger = ledger
-        self._changes = Changes(ledger, study.name)
+        super().__init__(label=f"W&B {self.home / FOLDER}", **more)
+        self._changes = Changes(self._ledger, self._study.name)
 
     def catch_up(self) -> None:
         """Write the run of every trial that has ended since the last call."""
@@ -120,16 +120,3 @@ def _settings(home: Path) -> wandb.Settings:
         disable_code=True, disable_git=True, x_disable_stats=True, x_disable_meta=True, x_disable_machine_info=True,
         x_save_requirements=False,
     )  # fmt: skip
-
-
-def build(
-    _name: str = "wandb",
-    *,
-    study: Study,
-    ledger: Ledger,
-    writer: StudyWriter | None,
-    home: Path,
-    **_: Any,
-) -> WandbTracker:
-    """Return the tracker that writes offline runs of W&B below the study's home."""
-    return WandbTracker(study=study, ledger=ledger, writer=writer, home=home)
