@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import get_args
 from uuid import uuid4
 
@@ -31,6 +32,7 @@ SCHEMA_VERSION = 4
 ADVISORY_LOCK = 0x61626C617465  # "ablate": serialises table creation and takeover on PostgreSQL
 
 metadata = MetaData()
+_needed = partial(Column, nullable=False)
 _rowid = BigInteger().with_variant(Integer, "sqlite")  # only INTEGER is a rowid on SQLite
 
 
@@ -49,11 +51,11 @@ study_table = Table(
     "ablate_study",
     metadata,
     Column("id", _rowid, primary_key=True),
-    Column("name", Text, nullable=False, unique=True),
-    Column("file", Text, nullable=False),
-    Column("fingerprint", Text, nullable=False),
-    Column("seed", BigInteger, nullable=False),
-    Column("created_at", Double, nullable=False),
+    _needed("name", Text, unique=True),
+    _needed("file", Text),
+    _needed("fingerprint", Text),
+    _needed("seed", BigInteger),
+    _needed("created_at", Double),
     Column("store", Text),  # where checkpoints and tracking are, without credentials; NULL where unknown
     Column("tracking", Text),
 )
@@ -63,46 +65,46 @@ lease_table = Table(
     "ablate_lease",
     metadata,
     Column("study_id", _rowid, ForeignKey("ablate_study.id"), primary_key=True, autoincrement=False),
-    Column("term", Integer, nullable=False),
-    Column("revision", BigInteger, nullable=False),
+    _needed("term", Integer),
+    _needed("revision", BigInteger),
     Column("holder", Text),
     Column("host", Text),
     Column("place", Text),
     Column("pid", Integer),
     Column("process_started", Text),
-    Column("token", Text, nullable=False),
+    _needed("token", Text),
     Column("held_since", Double),
     Column("held_until", Double),
-    Column("lease_seconds", Double, nullable=False, server_default="60"),
-    Column("beat", BigInteger, nullable=False, server_default="0"),  # counts renewals
-    Column("active_seconds", Double, nullable=False, server_default="0"),  # of all drivers, by monotonic clocks
+    _needed("lease_seconds", Double, server_default="60"),
+    _needed("beat", BigInteger, server_default="0"),  # counts renewals
+    _needed("active_seconds", Double, server_default="0"),  # of all drivers, by monotonic clocks
 )
 
 trial_table = Table(
     "ablate_trial",
     metadata,
     Column("id", _rowid, primary_key=True),
-    Column("study_id", _rowid, ForeignKey("ablate_study.id"), nullable=False),
-    Column("dataset", Text, nullable=False),
-    Column("number", Integer, nullable=False),
-    Column("stage", Text, nullable=False),
-    Column("config", Text, nullable=False),
-    Column("replicates", Integer, nullable=False),
-    Column("state", Text, nullable=False),
-    Column("attempt", Integer, nullable=False),
-    Column("epochs_done", Integer, nullable=False),
-    Column("wall_seconds", Double, nullable=False),
+    _needed("study_id", _rowid, ForeignKey("ablate_study.id")),
+    _needed("dataset", Text),
+    _needed("number", Integer),
+    _needed("stage", Text),
+    _needed("config", Text),
+    _needed("replicates", Integer),
+    _needed("state", Text),
+    _needed("attempt", Integer),
+    _needed("epochs_done", Integer),
+    _needed("wall_seconds", Double),
     Column("params", BigInteger),
     Column("params_body", BigInteger),
     Column("flops", BigInteger),
     Column("shape", Text),
-    Column("sampler_state", Text, nullable=False),
+    _needed("sampler_state", Text),
     Column("error", Text),
     Column("checkpoint", Text),
     Column("mlflow_run_id", Text),
-    Column("driver_term", Integer, nullable=False),
-    Column("revision", BigInteger, nullable=False),
-    Column("created_at", Double, nullable=False),
+    _needed("driver_term", Integer),
+    _needed("revision", BigInteger),
+    _needed("created_at", Double),
     Column("started_at", Double),
     Column("finished_at", Double),
     UniqueConstraint("study_id", "dataset", "number", name="ablate_trial_number"),
@@ -116,18 +118,18 @@ report_table = Table(
     "ablate_report",
     metadata,
     Column("id", _rowid, primary_key=True),
-    Column("study_id", _rowid, ForeignKey("ablate_study.id"), nullable=False),
-    Column("trial_id", _rowid, ForeignKey("ablate_trial.id"), nullable=False),
-    Column("epoch", Integer, nullable=False),
-    Column("replicate", Integer, nullable=False),
-    Column("metrics", Text, nullable=False),
-    Column("diverged", Integer, nullable=False),
-    Column("final", Integer, nullable=False),
-    Column("decision", Text, nullable=False),
+    _needed("study_id", _rowid, ForeignKey("ablate_study.id")),
+    _needed("trial_id", _rowid, ForeignKey("ablate_trial.id")),
+    _needed("epoch", Integer),
+    _needed("replicate", Integer),
+    _needed("metrics", Text),
+    _needed("diverged", Integer),
+    _needed("final", Integer),
+    _needed("decision", Text),
     Column("checkpoint", Text),
-    Column("wall_seconds", Double, nullable=False),
-    Column("driver_term", Integer, nullable=False),
-    Column("created_at", Double, nullable=False),
+    _needed("wall_seconds", Double),
+    _needed("driver_term", Integer),
+    _needed("created_at", Double),
     UniqueConstraint("trial_id", "epoch", "replicate", name="ablate_report_once"),
     _one_of("decision", [str(decision) for decision in Decision], "ablate_report_decision"),
     Index("ablate_report_cursor", "study_id", "id"),
@@ -137,12 +139,12 @@ note_table = Table(
     "ablate_note",
     metadata,
     Column("id", _rowid, primary_key=True),
-    Column("study_id", _rowid, ForeignKey("ablate_study.id"), nullable=False, index=True),
-    Column("kind", Text, nullable=False),
+    _needed("study_id", _rowid, ForeignKey("ablate_study.id"), index=True),
+    _needed("kind", Text),
     Column("dataset", Text),
-    Column("payload", Text, nullable=False),
-    Column("driver_term", Integer, nullable=False),
-    Column("created_at", Double, nullable=False),
+    _needed("payload", Text),
+    _needed("driver_term", Integer),
+    _needed("created_at", Double),
 )
 
 mlflow_parent_table = Table(
@@ -150,7 +152,7 @@ mlflow_parent_table = Table(
     metadata,
     Column("study_id", _rowid, ForeignKey("ablate_study.id"), primary_key=True, autoincrement=False),
     Column("dataset", Text, primary_key=True),
-    Column("run_id", Text, nullable=False),
+    _needed("run_id", Text),
 )
 
 
