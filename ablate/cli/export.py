@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -13,6 +13,9 @@ from ablate.base.files import sqlite_url
 from ablate.cli import options
 from ablate.cli.terminal import console, errors
 from ablate.studies.locations import Locations
+
+if TYPE_CHECKING:
+    from ablate.studies.model_export import Exported
 
 export_app = typer.Typer()
 
@@ -50,7 +53,11 @@ def export(
 ) -> None:
     """Write a study for other tools: an Optuna storage, its tables, or a trained network. Again replaces them."""
     if form == "model":
-        _export_model(study, asked, number=trial, dataset=dataset, replicate=replicate, to=to, onnx=onnx)
+        from ablate.studies.model_export import export_model
+
+        with errors.status("Exporting"):
+            made = export_model(study, asked, number=trial, dataset=dataset, replicate=replicate, to=to, onnx=onnx)
+        _say_model(made)
         return
     if trial is not None or dataset is not None or replicate:
         raise RequestError(f"{form} holds the whole study. For the network of one trial: ablate export model {study} …")
@@ -65,20 +72,7 @@ def export(
         console.say(f"Written: {file}")
 
 
-def _export_model(
-    study: str,
-    locations: Locations,
-    *,
-    number: int | None,
-    dataset: str | None,
-    replicate: int,
-    to: Path | None,
-    onnx: bool,
-) -> None:
-    from ablate.studies.model_export import export_model
-
-    with errors.status("Exporting"):
-        made = export_model(study, locations, number=number, dataset=dataset, replicate=replicate, to=to, onnx=onnx)
+def _say_model(made: Exported) -> None:
     if made.checked is not None:
         sizes = ", ".join(map(str, made.checked.batches))
         console.say(

@@ -71,11 +71,10 @@ def record_graph(run: Callable[[], None]) -> Recording:
 
 
 def compile_parts(group: ReplicaGroup, batch: int, *, tuned: bool) -> bool:
-    """Compile what runs most of a group's time; return whether there is anything to compile.
+    """Compile the encoder's blocks for `batch` samples per row, and a recorded step's update; return if there are any.
 
-    That is the encoder's blocks for `batch` samples per row, in training and evaluation, all depths by one function,
-    and the optimiser's update of a recorded step. A function that does not become one graph raises: in pieces it
-    would be as slow as before. What was compiled for other groups is dropped: torch keeps few variants of a function.
+    All depths share a function. One that does not become a single graph raises. What was compiled for other groups is
+    dropped: torch keeps few variants.
     """
     torch.compiler.reset()
     stacks = [part for part in group.module.modules() if isinstance(part, Encoder)]
@@ -173,10 +172,7 @@ class GraphedStep:
             _say("a CUDA graph", error)
 
     def _compile(self, ordinary: dict[str, Tensor]) -> None:
-        """Compile blocks and update; undo that permanently if they cannot be compiled or their results differ.
-
-        Only the first rows are worth the minutes of tuning: others may stay for a few epochs.
-        """
+        """Compile; undo that permanently if it fails or the results differ. Later rows may stay too briefly to tune."""
         try:
             self._compiled += 1
             ordinary = {**ordinary, "scores": self._scores()}
@@ -190,7 +186,7 @@ class GraphedStep:
 
     @torch.no_grad()
     def _scores(self) -> Tensor:
-        """Return the scores of the batch as an evaluation computes them."""
+        """Return the batch's scores as in an evaluation."""
         return self._group.forward(self._x)
 
     def _run(self) -> None:

@@ -36,7 +36,7 @@ class ReplicaGroup:
     False and its weights no longer change. Other rows are not affected.
     """
 
-    apply_update = staticmethod(apply_update)  # may be replaced by a compiled one
+    apply_update = staticmethod(apply_update)  # or a compiled one
 
     def __init__(
         self,

@@ -74,6 +74,4 @@ class CifarTask(VisionTask):
 
 
 build_cifar10 = partial(CifarTask, published=CIFAR10)
-
-
 build_cifar100 = partial(CifarTask, published=CIFAR100)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,6 @@ import torch
 from ablate.engine.tasks.folders import data_folder
 from ablate.engine.tasks.images.patches import ImageSet, Split
 from ablate.engine.tasks.images.vision import Published, VisionTask
-from ablate.engine.tasks.settings import ImageConfig
 
 # Magic numbers of idx files: unsigned bytes in three dimensions and in one.
 IMAGE_MAGIC, LABEL_MAGIC = 0x803, 0x801
@@ -112,11 +112,5 @@ def label_fault(path: Path, outputs: int) -> str:
     return "" if labels.max() < outputs else f"holds label {labels.max()}, the last class is {outputs - 1}"
 
 
-def build_mnist(config: ImageConfig) -> IdxTask:
-    """Return the task `mnist`."""
-    return IdxTask(config, MNIST)
-
-
-def build_fashion_mnist(config: ImageConfig) -> IdxTask:
-    """Return the task `fashion_mnist`."""
-    return IdxTask(config, FASHION_MNIST)
+build_mnist = partial(IdxTask, published=MNIST)
+build_fashion_mnist = partial(IdxTask, published=FASHION_MNIST)
