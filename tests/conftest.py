@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from collections import Counter
 from collections.abc import Iterator
@@ -61,3 +62,14 @@ def warm() -> Iterator[None]:
     """Processes of users' code are forked from one that has imported torch."""
     with user_processes():
         yield
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Leave what is imported by now out of every later garbage collection."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    """Let them be collected at the end, where some libraries count what is left."""
+    gc.unfreeze()

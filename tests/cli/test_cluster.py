@@ -19,6 +19,8 @@ from support.commands import TINY, run
 from support.manifests import PASSWORDS
 from support.rendered import render
 
+pytestmark = pytest.mark.services
+
 ADDRESS = "http://head:8265"
 COMPARED = "compare: {baseline: {mlp: 8}}\n"
 
@@ -166,7 +168,6 @@ def test_a_fault_ends_the_doctor_with_2(
     assert err == f"ablate: {', '.join(faulty)} failed the check; nothing was started.\n"
 
 
-@pytest.mark.services
 def test_tracking_that_is_away_is_a_warning_because_a_study_does_not_wait_for_it(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -182,7 +183,6 @@ def test_tracking_that_is_away_is_a_warning_because_a_study_does_not_wait_for_it
     assert " tracking: " not in out, "a study that is not tracked needs no server"
 
 
-@pytest.mark.services
 def test_the_doctor_waits_looks_again_and_says_each_fault_with_its_time(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -196,7 +196,6 @@ def test_the_doctor_waits_looks_again_and_says_each_fault_with_its_time(
     assert err == "ablate: ledger failed the check; nothing was started.\n"
 
 
-@pytest.mark.services
 def test_a_doctor_that_waits_ends_at_once_when_its_pod_is_deleted(tmp_path: Path) -> None:
     words = ["doctor", "--runs-dir", str(tmp_path), "--storage", "mongodb://x", "--wait", "10m"]
     with subprocess.Popen([sys.executable, "-m", "ablate", *words], stdout=subprocess.PIPE, text=True) as process:

@@ -14,6 +14,8 @@ from torchvision.models import vit_b_16
 from ablate.study.yaml_text import write_yaml
 from support.commands import LOCAL, run
 
+pytestmark = pytest.mark.services
+
 CODE = """
 import torch
 from torch import nn
@@ -94,7 +96,6 @@ def listed(capfd: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]
     return found
 
 
-@pytest.mark.services
 def test_the_parts_of_vit_b_16(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     found = listed(capfd, "parts_code:large")
     parts = {part["path"]: part for part in found["parts"]}
@@ -114,7 +115,6 @@ def test_the_parts_of_vit_b_16(folder: Path, capfd: pytest.CaptureFixture[str]) 
     assert set(found["section"]) == wanted
 
 
-@pytest.mark.services
 @pytest.mark.parametrize("function", ["vit", "texts", "reported"])
 def test_the_printed_section_runs_as_it_stands(function: str, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     settings = ["--set", "layers=2"] if function == "vit" else []

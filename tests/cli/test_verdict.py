@@ -12,6 +12,8 @@ import pytest
 from ablate.ledger import Ledger
 from support.commands import LOCAL, checked, run, run_once, write_study
 
+pytestmark = pytest.mark.services
+
 CODE = """\
 import math
 
@@ -159,7 +161,6 @@ def test_terminal_page_and_tables_say_the_same_and_the_page_has_the_same_bytes_t
     assert (page.parent / "difference-val_accuracy.png").is_file()
 
 
-@pytest.mark.services
 def test_verdicts_about_other_data_sets_are_in_terminal_page_csv_and_json(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -196,7 +197,6 @@ def events(folder: Path) -> list[dict[str, Any]]:
         return [event.payload for event in ledger.events("late") if event.kind == "plan"]
 
 
-@pytest.mark.services
 def test_a_margin_that_changes_after_trials_have_ended_is_noted_and_warned_of(
     here: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,6 +18,8 @@ from support import commands, steered_training
 from support.faults import killing
 from support.faults.study_runs import StudyRun
 
+pytestmark = pytest.mark.services
+
 STUDY = """\
 study: steered
 trainable: support.steered_training:train
@@ -108,7 +110,6 @@ def steered(tmp_path: Path, storage: str) -> StudyRun:
     return run
 
 
-@pytest.mark.services
 def test_a_request_that_no_command_wrote_is_answered_as_refused(steered: StudyRun, say: Any) -> None:
     command = begin(steered)
     command.until(lambda: steered.committed() >= 1)

@@ -25,6 +25,8 @@ from ablate.study.sections import trainable_name
 from support.commands import run
 from support.processes import have_ended, is_alive
 
+pytestmark = pytest.mark.services
+
 SCRIPT = """\
 import subprocess, sys, time
 x, seed, epochs = float(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
@@ -175,7 +177,6 @@ confirm: {replicates: 2}
 """
 
 
-@pytest.mark.services
 def test_a_study_of_a_command_is_searched_and_confirmed(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (folder / "study.yaml").write_text(STUDY % COMMAND)
     code, _, err = run(capfd, "search", "study.yaml", "--executor", "local", "--tracker", "none")
@@ -260,7 +261,6 @@ def test_words_that_cannot_be_split_and_numbers_with_a_form(folder: Path) -> Non
     found.close()  # type: ignore[attr-defined]
 
 
-@pytest.mark.services
 def test_wrap_searches_a_command_and_continues_it(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     words = ["wrap", COMMAND, "x=1:4", "--metric", METRICS["val_loss"], "--minimize", "--epochs", "2"]
     words += ["--trials", "3", "--name", "w", "--executor", "local", "--tracker", "none"]

@@ -21,6 +21,8 @@ from support.commanded import commanded, losses
 from support.commands import LOCAL, run
 from support.processes import have_ended, is_alive
 
+pytestmark = pytest.mark.services
+
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -104,7 +106,6 @@ def test_a_command_that_goes_on_after_its_last_report_is_ended(monkeypatch: pyte
     assert have_ended([int(Path("pid").read_text())])
 
 
-@pytest.mark.services
 @pytest.mark.parametrize(("options", "late"), [((*LOCAL, "--grace", "0.2"), False), (LOCAL, True)])
 def test_a_command_runs_on_after_its_last_report_for_the_grace_time(
     options: tuple[str, ...], late: bool, capfd: pytest.CaptureFixture[str]

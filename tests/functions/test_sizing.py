@@ -13,6 +13,8 @@ from torchvision.models import vit_b_16
 
 from support.commands import run
 
+pytestmark = pytest.mark.services
+
 VIT = """
 from torchvision.models import vit_b_16
 
@@ -63,7 +65,6 @@ def planned(
     return status, list(csv.DictReader(io.StringIO(out))), err
 
 
-@pytest.mark.services
 def test_the_leave_one_out_plan_of_a_vision_transformer_of_someone_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -246,7 +247,6 @@ def test(model, config):
 """
 
 
-@pytest.mark.services
 def test_replaced_parts_are_combined_and_a_twin_is_as_large_as_the_network_without_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -25,6 +25,8 @@ from support.commands import run
 from support.page_reader import Reader
 from support.status_driver import Driver
 
+pytestmark = pytest.mark.services
+
 TOKEN = "0123456789-abcdefgh"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 HOSTILE = "<script>alert('x')</script>"
@@ -90,7 +92,6 @@ def test_json_is_what_the_commands_print(get: Ask, driver: Driver, capfd: pytest
     assert get("/api/studies")[2] == get("/lab/api/studies")[2]
 
 
-@pytest.mark.services
 def test_the_page_of_a_study_is_its_report_and_follows_the_ledger(get: Ask, driver: Driver) -> None:
     place = "/studies/looked/"
 
@@ -195,7 +196,6 @@ def test_a_wrong_start_is_one_line(
     assert told in " ".join((out + err).split())
 
 
-@pytest.mark.services
 def test_the_command_follows_a_study_and_ends_with_ctrl_c(driver: Driver) -> None:
     with listening("127.0.0.1", 0) as probe:
         port = probe.getsockname()[1]

@@ -240,46 +240,58 @@ def run_both(step: GraphedStep, group: ReplicaGroup, ordinary: ReplicaGroup) -> 
     torch.testing.assert_close(group.state.weights, ordinary.state.weights)
 
 
-@pytest.mark.parametrize("layers_of", ["cpu", "gpu"])
-@pytest.mark.parametrize("name", BLOCKS)
-def test_compiled_blocks_have_the_numbers_of_ordinary_ones(
-    name: str, layers_of: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """One function for all depths: torch traces it whole, here for a backend that runs what was traced.
-
-    Three traces belong to a set of rows: blocks in training, blocks in evaluation, and the update.
-    """
-    traced = []
-    if layers_of == "gpu":
-        monkeypatch.setattr(layers, "_affine", layers._affine_on_gpu)
-        monkeypatch.setattr(layers, "norm_by_replicate", layers.norm_at_once)
+@pytest.fixture
+def traced(monkeypatch: pytest.MonkeyPatch) -> list[torch.fx.GraphModule]:
+    """What torch traces to be compiled, which then runs as it was traced."""
+    found: list[torch.fx.GraphModule] = []
 
     def backend(module: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
-        traced.append(module)
+        found.append(module)
         return module.forward
 
     compile_with(monkeypatch, backend)
+    return found
+
+
+@pytest.mark.parametrize("layers_of", ["cpu", "gpu"])
+@pytest.mark.parametrize("name", BLOCKS)
+def test_compiled_blocks_have_the_numbers_of_ordinary_ones(
+    name: str,
+    layers_of: str,
+    traced: list[torch.fx.GraphModule],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """One function for all depths, traced whole. There are blocks in training and evaluation, and the update."""
+    if layers_of == "gpu":
+        monkeypatch.setattr(layers, "_affine", layers._affine_on_gpu)
+        monkeypatch.setattr(layers, "norm_by_replicate", layers.norm_at_once)
     ordinary, group = new_group(BLOCKS[name]), new_group(BLOCKS[name])
     recorder = FakeGraphs()
-    step = GraphedStep(group, record=recorder, steps=COMPILE_FROM)
-    run_both(step, group, ordinary)
-    assert len(traced) == 3
-    assert recorder.recorded == 1
+    run_both(GraphedStep(group, record=recorder, steps=COMPILE_FROM), group, ordinary)
+    assert (len(traced), recorder.recorded) == (3, 1)
     group.module.eval()
     with torch.no_grad():
         for batch in (3, 16):  # of another size, which is not compiled, and of the size of training
             x = batches(1, batch)[0][0]
             torch.testing.assert_close(group.forward(x), ordinary.forward(x))
     assert len(traced) == 3
-    group.module.train()
-    for rows in (2, 1, 2):
+    assert not said(caplog)
+
+
+def test_blocks_are_compiled_again_for_other_rows_but_not_forever(
+    traced: list[torch.fx.GraphModule], caplog: pytest.LogCaptureFixture
+) -> None:
+    ordinary, group, recorder = new_group(PLAIN), new_group(PLAIN), FakeGraphs()
+    step = GraphedStep(group, record=recorder, steps=COMPILE_FROM)
+    for rows in (3, 2, 1, 2):
         for one in (group, ordinary):
-            other = new_group(BLOCKS[name], TRAINS[:rows])
+            other = new_group(PLAIN, TRAINS[:rows])
             one.take(other.state, other.settings)
         run_both(step, group, ordinary)
     assert (len(traced), recorder.recorded) == (12, 4)
     for rows in [1, 3] * 3:
-        other = new_group(BLOCKS[name], TRAINS[:rows])
+        other = new_group(PLAIN, TRAINS[:rows])
         group.take(other.state, other.settings)
         for x, targets in batches(WARM_UP + 1):
             step(x[:rows], targets[:rows])

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,7 @@ def test_a_study_ends_whatever_its_code_does_and_leaves_no_process(
     try:
         while not (tmp_path / "begun").exists():
             assert driver.poll() is None, "it ended before it trained"
+            time.sleep(0.05)
         os.kill(driver.pid, number)
         assert driver.wait(timeout=60) == (75 if number == signal.SIGTERM else 130)
     finally:

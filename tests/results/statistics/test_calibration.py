@@ -15,10 +15,16 @@ sys.path.insert(0, str(REPOSITORY / "benchmarks"))
 import calibration
 import calibration_rows
 
-QUICK = [row for row in calibration.ROWS if row.__module__ != "calibration_fits"]
+pytestmark = pytest.mark.services
+
+QUICK = [
+    pytest.param(row, marks=pytest.mark.slow if row.__name__ == "importance_rows" else (), id=row.__name__)
+    for row in calibration.ROWS
+    if row.__module__ != "calibration_fits"
+]
 
 
-@pytest.mark.parametrize("function", QUICK, ids=lambda function: function.__name__)
+@pytest.mark.parametrize("function", QUICK)
 def test_a_small_run_of_each_row_is_inside_its_target(function):
     rows = list(function(0.05))
     assert rows

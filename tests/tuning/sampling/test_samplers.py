@@ -46,6 +46,8 @@ from support.searches import (
     url_in,
 )
 
+pytestmark = pytest.mark.services
+
 FAST = ["front", "tpe", "nsga2", "qmc", "random", "grid"]
 EVERY = [*FAST, "gp"]
 SMALL = {"width": {"int": [8, 32], "step": 8}, "mlp": {"choices": ["none", 64]}, "similarity": "separate"}
@@ -140,7 +142,6 @@ def diverging(config: TrialConfig, epoch: int) -> float:
     return math.nan if family(config).training.learning_rate > 0.05 and epoch > 2 else accuracy(config, epoch)
 
 
-@pytest.mark.services
 @pytest.mark.parametrize("objectives", [ONE, TWO], ids=["one", "two"])
 @pytest.mark.parametrize("name", EVERY)
 def test_a_restart_before_every_step_changes_nothing(tmp_path: Path, name: str, objectives: Any) -> None:
@@ -181,7 +182,6 @@ def test_nsga2_keeps_its_generations_over_a_restart(tmp_path: Path) -> None:
         assert search._subsearches["digits"].suggester.history.get_study_system_attrs(0) == parents
 
 
-@pytest.mark.services
 def test_grid_visits_every_combination_once_and_ends_early(tmp_path: Path) -> None:
     study = study_for("grid", budget={"trials": 1000})
     with driving(study, url_in(tmp_path)) as search:
@@ -215,7 +215,6 @@ def test_rows_that_become_the_same_configuration_are_trained_once(tmp_path: Path
         assert sorted(family(c).model.mlp for c in run_all(search)) == [0, 64]
 
 
-@pytest.mark.services
 @pytest.mark.parametrize("name", FAST)
 def test_static_constraints_hold_before_anything_is_trained(tmp_path: Path, name: str) -> None:
     bound = 4_000 if name != "grid" else 3_000
@@ -226,7 +225,6 @@ def test_static_constraints_hold_before_anything_is_trained(tmp_path: Path, name
     assert max(size_of(family(c).model, SHAPE).params for c in configs) <= bound
 
 
-@pytest.mark.services
 def test_nothing_feasible_is_a_plain_refusal(tmp_path: Path) -> None:
     study = study_of(constraints=["params <= 10"])
     with (
