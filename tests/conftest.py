@@ -18,6 +18,17 @@ from support.warm import user_processes
 __all__ = ["postgres_server", "s3_server", "s3_store", "storage"]
 
 TESTS = Path(__file__).parent
+LONG = {  # files that take more than five seconds
+    "cli/test_cluster", "cli/test_new_from", "cli/test_parts", "cli/test_process", "cli/test_variants",
+    "cli/test_verdict", "driver/test_hostile_requests", "driver/test_requests", "functions/test_call",
+    "functions/test_command", "functions/test_command_continues", "functions/test_command_process",
+    "functions/test_process_state", "functions/test_sizing", "kubernetes/test_preflight",
+    "results/comparison/test_verdicts", "results/front/test_answer", "results/importance/test_importance",
+    "results/importance/test_wording", "results/report/test_figure_files", "results/statistics/test_calibration",
+    "studies/test_export", "studies/test_live", "study/test_options", "tuning/sampling/test_bounded_history",
+    "tuning/sampling/test_front_sampler", "tuning/sampling/test_samplers", "tuning/stages/test_campaign",
+    "tuning/stages/test_row_tuning_frozen", "tuning/stages/test_stage_commits", "tuning/test_user_requests",
+}  # fmt: skip
 SERVERS = {"postgres_server", "s3_server", "s3_store"}
 
 
@@ -34,7 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the tests that need a server, leave out long forms, and give each file to one process of `-n`.
+    """Mark the tests that take long, leave out long forms, and give each file to one process of `-n`.
 
     The files with the most tests that take long come first, so that the processes of `-n` end at about the same time.
     """
@@ -46,6 +57,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(skip)
         if (
             item.path.is_relative_to(TESTS / "faults")
+            or str(item.path.relative_to(TESTS).with_suffix("")) in LONG
             or item.get_closest_marker("slow")
             or SERVERS & set(getattr(item, "fixturenames", ()))
             or "postgresql" in item.name

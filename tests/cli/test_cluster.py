@@ -19,8 +19,6 @@ from support.commands import TINY, run
 from support.manifests import PASSWORDS
 from support.rendered import render
 
-pytestmark = pytest.mark.services
-
 ADDRESS = "http://head:8265"
 COMPARED = "compare: {baseline: {mlp: 8}}\n"
 

@@ -19,8 +19,6 @@ from ablate.studies.optuna_file import real_distribution
 from ablate.study import load_study
 from support.commands import run
 
-pytestmark = pytest.mark.services
-
 WANDB: dict[str, Any] = {
     "program": "train it.py",
     "method": "bayes",

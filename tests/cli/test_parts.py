@@ -14,8 +14,6 @@ from torchvision.models import vit_b_16
 from ablate.study.yaml_text import write_yaml
 from support.commands import LOCAL, run
 
-pytestmark = pytest.mark.services
-
 CODE = """
 import torch
 from torch import nn

@@ -16,8 +16,6 @@ from ablate.driver.progress import ProgressDisplay
 from ablate.driver.run import search
 from support.commands import TINY
 
-pytestmark = pytest.mark.services
-
 REGISTERED = """
 import atexit, gc, sys
 from ablate.cli import app

@@ -16,8 +16,6 @@ from support.commands import LOCAL, run
 from support.extended import COMPARISON
 from support.searches import hold_of, search_of, url_in
 
-pytestmark = pytest.mark.services
-
 TABLE = """\
 study: table
 datasets: {digits: {patch: 4, train_limit: 96}, copy: {train_limit: 64}}

@@ -12,8 +12,6 @@ import pytest
 from ablate.ledger import Ledger
 from support.commands import LOCAL, checked, run, run_once, write_study
 
-pytestmark = pytest.mark.services
-
 CODE = """\
 import math
 

@@ -19,8 +19,6 @@ from support import commands, steered_training
 from support.faults import killing
 from support.faults.study_runs import Command, StudyRun
 
-pytestmark = pytest.mark.services
-
 STUDY = """\
 study: steered
 trainable: support.steered_training:train

@@ -26,8 +26,6 @@ from ablate.base.errors import PausedError, TrialError
 from functions.test_lockstep import EPOCHS, Train, function, numbers, reports, trial
 from support import own_training
 
-pytestmark = pytest.mark.services
-
 
 def by_reporting(config: Any, run: Any) -> None:
     """`own_training.train` as a function that calls run.report where that one yields."""

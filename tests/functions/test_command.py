@@ -25,8 +25,6 @@ from ablate.study.sections import trainable_name
 from support.commands import run
 from support.processes import have_ended, is_alive
 
-pytestmark = pytest.mark.services
-
 SCRIPT = """\
 import subprocess, sys, time
 x, seed, epochs = float(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])

@@ -19,8 +19,6 @@ from ablate.functions.command_record import forget_records
 from support.commanded import commanded, losses
 from support.paths import TESTS
 
-pytestmark = pytest.mark.services
-
 SCRIPT = """\
 import json, os, pathlib, sys, time
 epochs, order, pace = int(sys.argv[1]), sys.argv[2], float(sys.argv[3])

@@ -21,8 +21,6 @@ from support.commanded import commanded, losses
 from support.commands import LOCAL, run
 from support.processes import have_ended, is_alive
 
-pytestmark = pytest.mark.services
-
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -29,8 +29,6 @@ import torch._inductor.config  # torch imports it at the first call of use_deter
 from ablate.functions.process_items import _event_loop
 from ablate.functions.process_state import ProcessState
 
-pytestmark = pytest.mark.services
-
 
 def differences(now: ProcessState, before: ProcessState) -> tuple[str, ...]:
     """Return in words what of `now` is not as it was `before`."""

@@ -13,8 +13,6 @@ from torchvision.models import vit_b_16
 
 from support.commands import run
 
-pytestmark = pytest.mark.services
-
 VIT = """
 from torchvision.models import vit_b_16
 

@@ -24,8 +24,6 @@ from ablate.kubernetes.preflight import needs
 from ablate.kubernetes.quantities import SUFFIXES, number
 from support.paths import REPOSITORY
 
-pytestmark = pytest.mark.services
-
 STUDY = str(REPOSITORY / "search_spaces/digits.yaml")
 URL = "postgresql+psycopg://ablate:tr0ub4dor@db.internal:5432/ablate"
 KUBECTL = """\

@@ -26,8 +26,6 @@ from support.commands import run
 from support.searches import report_at, run_all, run_trial
 from support.status_driver import Driver
 
-pytestmark = pytest.mark.services
-
 SPACE = """\
 study: looked
 datasets: {digits: {patch: 4}, more: {task: digits, patch: 4}}

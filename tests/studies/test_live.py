@@ -25,8 +25,6 @@ from support.commands import run
 from support.page_reader import Reader
 from support.status_driver import Driver
 
-pytestmark = pytest.mark.services
-
 TOKEN = "0123456789-abcdefgh"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 HOSTILE = "<script>alert('x')</script>"

@@ -16,8 +16,6 @@ from ablate.study import difference, load_study, parse_study, read_study
 from ablate.study.yaml_text import assignments, flow_yaml, read_scalar, read_yaml, write_yaml
 from support.paths import REPOSITORY
 
-pytestmark = pytest.mark.services
-
 FILES = sorted((REPOSITORY / "search_spaces").rglob("*.yaml"))
 BLOCK = "study: s\nseed: 3 # kept\ndatasets: {digits: {patch: 2}, copy: }\nbudget: {trials: 5}\n"
 FLOW = "{study: s, seed: 3, datasets: {digits: {patch: 2}, copy: }, budget: {trials: 5}}"

@@ -33,8 +33,6 @@ from support.searches import (
     url_in,
 )
 
-pytestmark = pytest.mark.services
-
 SPACE: dict[str, Any] = {
     "model": {"width": {"int": [8, 64], "step": 8}, "mlp": {"choices": ["none", 16, 64]}},
     "training": {"epochs": 3, "learning_rate": {"float": [1e-4, 1e-1], "log": True}},

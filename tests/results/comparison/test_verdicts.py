@@ -35,8 +35,6 @@ from ablate.results.trials.results import Results
 from support.paths import REPOSITORY
 from support.planted_comparison import make_study, plant, truth
 
-pytestmark = pytest.mark.services
-
 MARGIN = 0.01
 ROWS = [("lists", "kv"), ("lists", "k"), ("images", "kv")]
 

@@ -14,8 +14,6 @@ from ablate.results.statistics.intervals import t_interval
 from ablate.results.statistics.studentized_range import range_quantile
 from ablate.results.statistics.two_way import lay_out
 
-pytestmark = pytest.mark.services
-
 PAGES = 1500
 MONTE_CARLO = 0.013  # 2.3 standard errors of a share of 0.05 of PAGES pages
 EQUAL = np.zeros(6)

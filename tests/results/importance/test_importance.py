@@ -10,8 +10,6 @@ import pytest
 from ablate.results.importance.importance import LEAST, Importances, importances
 from ablate.study.space import Choices, FloatRange, IntRange, Space, order_by_condition
 
-pytestmark = pytest.mark.services
-
 UNIT = Space(ranges={name: FloatRange(float=(0.0, 1.0)) for name in ("a", "b", "c")})
 
 

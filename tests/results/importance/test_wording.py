@@ -30,8 +30,6 @@ from support.latex_reader import table_cells
 from support.page_reader import Reader, draw_nothing
 from support.planted_study import make_study, reports_of, trial_row, trials_of
 
-pytestmark = pytest.mark.services
-
 MODEL = {"width": {"int": [8, 128], "step": 8}, "mlp": {"choices": [0, 64, 128]}}
 RATE = {"float": [1e-4, 1e-2], "log": True}
 MOMENTUM = {"float": [0.5, 0.99], "when": {"training.optimizer": "sgd"}}

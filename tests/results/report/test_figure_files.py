@@ -20,8 +20,6 @@ from support.latex_reader import table_cells
 from support.page_reader import Reader
 from support.planted_study import make_study, plant
 
-pytestmark = pytest.mark.services
-
 SVG = "{http://www.w3.org/2000/svg}"
 
 

@@ -15,8 +15,6 @@ sys.path.insert(0, str(REPOSITORY / "benchmarks"))
 import calibration
 import calibration_rows
 
-pytestmark = pytest.mark.services
-
 QUICK = [
     pytest.param(row, marks=pytest.mark.slow if row.__name__ == "importance_rows" else (), id=row.__name__)
     for row in calibration.ROWS

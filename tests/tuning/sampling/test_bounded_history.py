@@ -25,8 +25,6 @@ from ablate.tuning.sampling.search_space import SearchSpace
 from support.literal_asha import dominates
 from support.searches import ONE, TWO, driving, run_all, run_trial, study_of, url_in
 
-pytestmark = pytest.mark.services
-
 SPACE = {
     "width": IntDistribution(8, 512, log=True),
     "rate": FloatDistribution(1e-5, 1e-1, log=True),

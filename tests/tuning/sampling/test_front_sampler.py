@@ -39,8 +39,6 @@ from support.ledgers import SHAPE
 from support.searches import ONE, TWO, driving, report_at, run_all, run_trial, size_of, stored, study_of, url_in
 from support.trials import measure_by
 
-pytestmark = pytest.mark.services
-
 THREE = [*TWO, {"metric": "flops", "direction": "minimize", "log": True}]
 
 

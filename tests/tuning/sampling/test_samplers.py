@@ -46,8 +46,6 @@ from support.searches import (
     url_in,
 )
 
-pytestmark = pytest.mark.services
-
 FAST = ["front", "tpe", "nsga2", "qmc", "random", "grid"]
 EVERY = [*FAST, "gp"]
 SMALL = {"width": {"int": [8, 32], "step": 8}, "mlp": {"choices": ["none", 64]}, "similarity": "separate"}

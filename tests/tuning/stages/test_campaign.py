@@ -23,8 +23,6 @@ from ablate.tuning import Search
 from ablate.tuning.stages.campaign import Campaign
 from support.searches import ENDLESS, ONE, TWO, CrashError, hold_of, notes, opened, search_of, stored, study_of, url_in
 
-pytestmark = pytest.mark.services
-
 RATE, DECAY = "training.learning_rate", "training.weight_decay"
 SD = 0.01
 BASE: dict[str, Any] = {

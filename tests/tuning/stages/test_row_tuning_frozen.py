@@ -37,8 +37,6 @@ from support.searches import (
     url_in,
 )
 
-pytestmark = pytest.mark.services
-
 RATE = "training.learning_rate"
 PEAK = {"narrow": -3.0, "wide": -1.5}  # log10 of the rate at which each row is best
 

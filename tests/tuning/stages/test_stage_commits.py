@@ -15,8 +15,6 @@ from ablate.tuning.recorded import FROZEN, TEST_OPENED
 from support.faults.ledger_dump import Dump, dump, first_difference
 from support.searches import ENDLESS, CrashError, hold_of, notes, report_at, search_of, study_of, url_in
 
-pytestmark = pytest.mark.services
-
 SPACE: dict[str, Any] = {
     "model": {"width": {"int": [8, 64], "step": 8}},
     "training": {"epochs": 2, "learning_rate": {"float": [1e-4, 1e-1], "log": True}},
