@@ -79,7 +79,8 @@ class TestRealFiles:
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A data folder with an MNIST of 12 train and 6 test images, which the task then expects."""
     images = replace(mnist.MNIST.images, train_samples=12)
-    monkeypatch.setattr(mnist, "MNIST", replace(mnist.MNIST, images=images, test_samples=6))
+    published = replace(mnist.MNIST, images=images, test_samples=6)
+    monkeypatch.setattr(mnist, "build_mnist", partial(mnist.IdxTask, published=published))
     folder = tmp_path / "data"
     raw = folder / "MNIST" / "raw"
     raw.mkdir(parents=True)

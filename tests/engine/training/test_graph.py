@@ -6,6 +6,7 @@ memory, as a CUDA graph does. Whatever a step does beside operations (Python, co
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -50,6 +51,7 @@ def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the CPU take the GPU's path, which does not ask whether a row is frozen and has only torch's operations."""
     monkeypatch.setattr(RowState, "known_alive", False)
     monkeypatch.setattr(fused, "checked_kernels", lambda: None)
+    gc.freeze()  # each recording collects, which takes long in a process that has run many tests
 
 
 def new_group(model: ModelConfig = MODEL, trains: Sequence[TrainConfig] = TRAINS) -> ReplicaGroup:
