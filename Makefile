@@ -38,7 +38,7 @@ demo: $(STAMP) ## search the digits data set: 48 trials, a confirmed front and i
 test: $(STAMP) ## all checks side by side: ruff, mypy --strict, import-linter, pytest without its slow proofs
 	$(MAKE) --no-print-directory --jobs 4 lint types imports unit
 
-quick: $(STAMP) ## pytest without engine/ and without files that start Ray, a server or a browser or take over five seconds
+quick: $(STAMP) ## half of pytest, in two minutes: no engine/, no Ray, server or browser, no file of over five seconds
 	$(PYTEST) -m "not services and not slow" --ignore=tests/engine
 
 slow: $(STAMP) ## pytest: the slow proofs that `make test` leaves out

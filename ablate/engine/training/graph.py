@@ -71,10 +71,10 @@ def record_graph(run: Callable[[], None]) -> Recording:
 
 
 def compile_parts(group: ReplicaGroup, batch: int, *, tuned: bool) -> bool:
-    """Compile the encoder's blocks for `batch` samples per row, and a recorded step's update; return if there are any.
+    """Compile the encoder's blocks for `batch` samples per row, and a recorded step's update, if there are blocks.
 
-    All depths share a function. One that does not become a single graph raises. What was compiled for other groups is
-    dropped: torch keeps few variants.
+    Return whether there are. All depths share a function. One that is not a single graph raises. What was
+    compiled for other groups is dropped: torch keeps few variants.
     """
     torch.compiler.reset()
     stacks = [part for part in group.module.modules() if isinstance(part, Encoder)]
@@ -172,7 +172,7 @@ class GraphedStep:
             _say("a CUDA graph", error)
 
     def _compile(self, ordinary: dict[str, Tensor]) -> None:
-        """Compile; undo that permanently if it fails or the results differ. Later rows may stay too briefly to tune."""
+        """Compile, for the first rows with tuning; undo that permanently if it fails or the results differ."""
         try:
             self._compiled += 1
             ordinary = {**ordinary, "scores": self._scores()}

@@ -264,7 +264,7 @@ def test_compiled_blocks_have_the_numbers_of_ordinary_ones(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """One function for all depths, traced whole. There are blocks in training and evaluation, and the update."""
+    """torch traces three functions, each whole: a block of any depth in training, one in evaluation, and the update."""
     if layers_of == "gpu":
         monkeypatch.setattr(layers, "_affine", layers._affine_on_gpu)
         monkeypatch.setattr(layers, "norm_by_replicate", layers.norm_at_once)
@@ -281,19 +281,20 @@ def test_compiled_blocks_have_the_numbers_of_ordinary_ones(
     assert not said(caplog)
 
 
+@pytest.mark.parametrize("name", BLOCKS)
 def test_blocks_are_compiled_again_for_other_rows_but_not_forever(
-    traced: list[torch.fx.GraphModule], caplog: pytest.LogCaptureFixture
+    name: str, traced: list[torch.fx.GraphModule], caplog: pytest.LogCaptureFixture
 ) -> None:
-    ordinary, group, recorder = new_group(PLAIN), new_group(PLAIN), FakeGraphs()
+    ordinary, group, recorder = new_group(BLOCKS[name]), new_group(BLOCKS[name]), FakeGraphs()
     step = GraphedStep(group, record=recorder, steps=COMPILE_FROM)
     for rows in (3, 2, 1, 2):
         for one in (group, ordinary):
-            other = new_group(PLAIN, TRAINS[:rows])
+            other = new_group(BLOCKS[name], TRAINS[:rows])
             one.take(other.state, other.settings)
         run_both(step, group, ordinary)
     assert (len(traced), recorder.recorded) == (12, 4)
     for rows in [1, 3] * 3:
-        other = new_group(PLAIN, TRAINS[:rows])
+        other = new_group(BLOCKS[name], TRAINS[:rows])
         group.take(other.state, other.settings)
         for x, targets in batches(WARM_UP + 1):
             step(x[:rows], targets[:rows])
