@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 import webbrowser
@@ -118,14 +119,14 @@ def serve(
         with _signals_raised(), scratch_folder("ui") as folder, live:
             if browser is not None:
                 _open(browser, folder)
-            if command is None or server is None:
-                while True:
-                    signal.pause()
-            while (pages := study_pages(command)) is None:
-                if _ended(server, POLL_SECONDS):
-                    return server.returncode
-            ready(pages)
-            return server.wait()
+            if command is not None and server is not None:
+                while (pages := study_pages(command)) is None:
+                    if _ended(server, POLL_SECONDS):
+                        return server.returncode
+                ready(pages)
+            while server is None or server.poll() is None:
+                time.sleep(POLL_SECONDS)  # not without end: the kernel may give a signal to another thread
+            return server.returncode
     except _ToldError as told:
         if server is not None:
             _send(server.pid, signal.SIGTERM)  # after SIGINT the server prints a traceback

@@ -23,6 +23,7 @@ from ablate.studies.locations import Locations
 from ablate.studies.report import rebuild
 from support.commands import run
 from support.page_reader import Reader
+from support.processes import signal_other_thread
 from support.status_driver import Driver
 
 TOKEN = "0123456789-abcdefgh"
@@ -218,7 +219,7 @@ def test_the_command_follows_a_study_and_ends_with_ctrl_c(driver: Driver) -> Non
             assert "running" in state()
             driver.leave()
             assert "no driver is running" in state()
-            server.send_signal(signal.SIGINT)
+            signal_other_thread(server.pid, signal.SIGINT)  # as the kernel may
             assert (server.wait(60), server.stdout.read()) == (0, "")
         finally:
             server.kill()

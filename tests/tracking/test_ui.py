@@ -25,7 +25,7 @@ from ablate.tracking.store import open_store
 from ablate.tracking.ui_server import only_reads
 from ablate.tracking.view import experiment_tags
 from support.ports import free_port
-from support.processes import marked
+from support.processes import marked, signal_other_thread
 
 pytest.importorskip("mlflow")
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="processes are read from /proc")
@@ -102,7 +102,7 @@ def ui(runs: Path) -> Iterator[Ui]:
 def test_nothing_of_the_server_outlives_the_command(number: signal.Signals, ui: Ui) -> None:
     ui.until(lambda: "#/experiments/" in ui.said())
     assert len(ui.processes()) > 1
-    os.kill(ui.process.pid, number)
+    (os.kill if number == signal.SIGKILL else signal_other_thread)(ui.process.pid, number)
     code = ui.process.wait(SECONDS)
     assert code == {signal.SIGKILL: -number, signal.SIGINT: 0}.get(number, 128 + number)
     assert "Traceback" not in ui.said()
