@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -23,6 +26,8 @@ from ablate.driver.options import RunOptions
 from ablate.studies.locations import Locations
 
 if TYPE_CHECKING:
+    from mcp.server import MCPServer
+
     from ablate.studies.campaign import LedgerCampaign
     from ablate.studies.stored import Stored
 
@@ -60,11 +65,25 @@ def mcp(
     judging = None if study is None else Judging(study, asked)
     for tool in [*reading_tools(asked), *([] if judging is None else judging.tools())]:
         server.tool()(_explained(tool, ToolError))
+    end = (lambda: None) if judging is None else judging.end
     try:
-        server.run("stdio")
+        asyncio.run(_served(server, end))
     finally:
-        if judging is not None:
-            judging.end()
+        end()
+
+
+async def _served(server: MCPServer, end: Callable[[], None]) -> None:
+    """Serve until standard input is closed or a signal arrives."""
+
+    def leave(number: signal.Signals) -> None:
+        end()
+        os._exit(0 if number == signal.SIGINT else 128 + number)  # the thread that waits for a line never ends
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            loop.add_signal_handler(number, leave, number)
+    await server.run_stdio_async()
 
 
 class Judging:

@@ -227,12 +227,13 @@ class _ToldError(Exception):
 
 @contextmanager
 def _signals_raised() -> Iterator[None]:
-    """Raise _ToldError for each of ENDING that arrives inside the block."""
+    """Raise _ToldError for each of ENDING that arrives inside the block and was not ignored before (nohup)."""
 
     def handle(number: int, _frame: FrameType | None) -> None:
         raise _ToldError(number)
 
-    former = {number: signal.signal(number, handle) for number in ENDING}
+    heard = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
+    former = {number: signal.signal(number, handle) for number in heard}
     try:
         yield
     finally:
