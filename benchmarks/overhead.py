@@ -41,8 +41,7 @@ from ablate.execution import Executor, LocalExecutor, RayExecutor
 from ablate.functions.border.guarded import end_processes
 from ablate.ledger import Ledger
 from ablate.study.file import parse_study
-from ablate.tracking import build as build_tracker
-from ablate.tracking import sync_periodically
+from ablate.tracking import build_trackers, sync_periodically
 from ablate.tuning import Search
 
 STUDY = """\
@@ -108,7 +107,7 @@ def ours(trials: int, *, executor: str, tracker: str, pack: PackSize | None = No
             ledger.acquire(study.name, **claim) as writer,
         ):
             started = time.perf_counter()
-            shown = build_tracker(tracker, uri=None, study=study, ledger=ledger, writer=writer, home=home)
+            shown = build_trackers([tracker], uri=None, study=study, ledger=ledger, writer=writer, home=home)
             known = DatasetFacts() if function else SHAPE
             asked: dict[str, Any] = {"measure": trainable.measure, "facts_of": lambda dataset: known}
             if pack is not None:

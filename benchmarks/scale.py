@@ -131,7 +131,7 @@ def measure(asked: argparse.Namespace, trials: int, home: Path, meter: Meter) ->
     from ablate.core.trainable import load_trainable
     from ablate.ledger import Ledger
     from ablate.study.file import parse_study
-    from ablate.tracking import build as build_tracker
+    from ablate.tracking import build_trackers
     from ablate.tuning import Search
 
     objectives = ", ".join(OBJECTIVES[: asked.objectives])
@@ -148,7 +148,7 @@ def measure(asked: argparse.Namespace, trials: int, home: Path, meter: Meter) ->
             facts = trainable.find_facts(study.task(study.labels[0]), None)
             return Search(study, writer, ledger, measure=trainable.measure, facts_of=lambda _: facts)
 
-        shown = build_tracker(asked.tracker, uri=None, study=study, ledger=ledger, writer=writer, home=home)
+        shown = build_trackers([asked.tracker], uri=None, study=study, ledger=ledger, writer=writer, home=home)
         search = made()
         collect_as_usual()
         drive(search, asked, meter, shown.sync)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,7 +11,6 @@ from typing import Any
 
 import pytest
 import yaml
-from rich.console import Console
 
 from ablate.core.trial import Report, TrialConfig, TrialState
 from ablate.driver.prometheus import StudyCollector
@@ -32,6 +30,7 @@ from ablate.study import Study
 from ablate.tracking.contents import report_points
 from ablate.tuning import Search
 from ablate.tuning.recorded import recorded_searches
+from support.page_reader import printed
 from support.searches import TWO, hold_of, search_of
 
 LOSSES = [{"metric": "val_loss", "direction": "minimize", "log": True}, TWO[1]]
@@ -167,9 +166,9 @@ def test_a_curve_and_a_trial_s_lines_leave_out_the_mean_that_a_replicate_lacks(t
         points, _, _ = learning_curves(world.study, found, "val_loss")
         assert [point["epoch"] for point in points] == [1]
         assert [p["epoch"] for p in learning_curves(world.study, found, "val_accuracy")[0]] == [1, 9]
-        screen = Console(width=80, record=True, file=io.StringIO())
-        screen.print(*details_lines(trial_details("s", world.settings, number=0)), sep="\n")
-        lines = [line.split() for line in screen.export_text().splitlines()]
+        lines = [
+            line.split() for line in printed(*details_lines(trial_details("s", world.settings, number=0))).splitlines()
+        ]
         rows = [line for line in lines if line[-1:] == ["CONTINUE"]]
         assert rows == [["1", "10.00%", "3", "CONTINUE"], ["9", "58.33%", "–", "CONTINUE"]]
 
@@ -202,9 +201,9 @@ def test_a_confirmation_that_lacks_a_test_metric_in_one_replicate_is_seen_and_ha
         assert table["state"].to_list() == ["COMPLETE", "FAIL"]
         assert "no finite value of test_accuracy" in table["error"][1]
         assert front(table, world.study.objectives)["stage"].to_list() == ["search"], "nothing is confirmed"
-        screen = Console(width=80, record=True, file=io.StringIO())
-        screen.print(*details_lines(trial_details("s", world.settings, number=1)), sep="\n")
-        assert "On the test split: test accuracy –" in screen.export_text()
+        assert "On the test split: test accuracy –" in printed(
+            *details_lines(trial_details("s", world.settings, number=1))
+        )
 
 
 @pytest.mark.parametrize(
@@ -243,12 +242,12 @@ def test_one_answer_on_page_terminal_and_status(tmp_path: Path) -> None:
         snapshot = world.ledger.snapshot("s")
         trials, reports = trials_table(snapshot), reports_table(snapshot)
         page = Findings(Results(world.study, trials, reports, snapshot.events), "digits")
-        screen = Console(width=200, record=True, file=io.StringIO())
-        screen.print(front_lines(Results(world.study, trials, reports, snapshot.events)))
         status = results_as_values(world.stored())
         assert page.confirmed
         assert status["answer"]["digits"] == page.summary[0]
-        assert page.summary[0] in " ".join(screen.export_text().split())
+        assert page.summary[0] in " ".join(
+            printed(front_lines(Results(world.study, trials, reports, snapshot.events)), width=200).split()
+        )
 
 
 def _equal(value: float | None, expected: float) -> bool:

@@ -17,11 +17,12 @@ from ablate.base.errors import RequestError, StudyFailedError
 from ablate.cli import options
 from ablate.cli.options import duration
 from ablate.cli.terminal import console, errors, print_json
+from ablate.kubernetes.request import ClusterOptions
 from ablate.studies.locations import Locations
 
 if TYPE_CHECKING:
     from ablate.driver.doctor import Examination
-    from ablate.kubernetes import Command
+    from ablate.kubernetes.request import Command
 
 cluster_app = typer.Typer()
 kubernetes_app = typer.Typer(
@@ -34,49 +35,63 @@ Further = Annotated[
     list[str] | None,
     typer.Argument(metavar="[-- OPTIONS]", help="Options that are passed on to `ablate search` or `compare`."),
 ]
-Image = Annotated[
-    str, typer.Option(help="Container image that holds ablate: REGISTRY/ablate:VERSION (from deploy/Dockerfile).")
-]
-Name = Annotated[str | None, typer.Option(help="Name of the job, a DNS label. (default: made from the study's name)")]
-GpusPerNode = Annotated[int, typer.Option(min=1, help="Number of GPUs per worker node.")]
-Nodes = Annotated[int | None, typer.Option(min=1, help="Number of worker nodes of a study without GPUs. (default: 1)")]
-Workers = Annotated[
-    str | None,
-    typer.Option(
-        metavar="MIN:MAX", help="Lowest and highest number of worker nodes; Ray's autoscaler adds and removes them."
-    ),
-]
-Cpus = Annotated[str, typer.Option(help="CPUs per worker node, as a Kubernetes quantity: 8 or 500m.")]
-Memory = Annotated[str, typer.Option(help="Memory per worker node, as a Kubernetes quantity: 32Gi.")]
-Namespace = Annotated[str, typer.Option(help="Namespace of the job; deploy/ creates `ablate`.")]
-Secret = Annotated[str, typer.Option(help="Secret that holds storage-url and the keys of the bucket.")]
-DataClaim = Annotated[str, typer.Option(help="PersistentVolumeClaim that holds the data sets; '' for none.")]
-RunsClaim = Annotated[
-    str | None,
-    typer.Option(
-        help="PersistentVolumeClaim for checkpoints and report, writable by all nodes; needed without a bucket."
-    ),
-]
-Queue = Annotated[str | None, typer.Option(help="LocalQueue of Kueue in which the job waits.")]
-PriorityClass = Annotated[
-    str | None,
-    typer.Option(help="WorkloadPriorityClass of Kueue: a study of higher priority pauses others of its queue."),
-]
-NodeSelector = Annotated[
-    list[str] | None, typer.Option(help="Label KEY=VALUE that worker nodes must have; give it again for more.")
-]
-Toleration = Annotated[
-    list[str] | None, typer.Option(help="Taint KEY[=VALUE][:EFFECT] that workers tolerate; give it again for more.")
-]
-Arch = Annotated[str | None, typer.Option(help="CPU architecture of all nodes and of the image: amd64 or arm64.")]
-Spot = Annotated[
-    str | None, typer.Option(help="Label KEY=VALUE of spot nodes: workers prefer them, the head avoids them.")
-]
-Retries = Annotated[
-    int, typer.Option(min=0, help="Number of clusters to start after the first has failed; each continues the study.")
-]
-StartMinutes = Annotated[int, typer.Option(help="Minutes within which the nodes of one cluster must have started.")]
 AllGpus = Annotated[int, typer.Option(min=0, help="Number of GPUs to use in all.")]
+OPTIONS: dict[str, Any] = {  # by the name of a field of ClusterOptions, in the order of the help text
+    "image": Annotated[
+        str, typer.Option(help="Container image that holds ablate: REGISTRY/ablate:VERSION (from deploy/Dockerfile).")
+    ],
+    "gpus": AllGpus,
+    "gpus_per_node": Annotated[int, typer.Option(min=1, help="Number of GPUs per worker node.")],
+    "gpus_per_trial": options.GpusPerTrial,
+    "nodes": Annotated[
+        int | None, typer.Option(min=1, help="Number of worker nodes of a study without GPUs. (default: 1)")
+    ],
+    "worker_range": Annotated[
+        str | None,
+        typer.Option(
+            "--workers",
+            metavar="MIN:MAX",
+            help="Lowest and highest number of worker nodes; Ray's autoscaler adds and removes them.",
+        ),
+    ],
+    "cpus": Annotated[str, typer.Option(help="CPUs per worker node, as a Kubernetes quantity: 8 or 500m.")],
+    "memory": Annotated[str, typer.Option(help="Memory per worker node, as a Kubernetes quantity: 32Gi.")],
+    "name": Annotated[
+        str | None, typer.Option(help="Name of the job, a DNS label. (default: made from the study's name)")
+    ],
+    "namespace": Annotated[str, typer.Option(help="Namespace of the job; deploy/ creates `ablate`.")],
+    "secret": Annotated[str, typer.Option(help="Secret that holds storage-url and the keys of the bucket.")],
+    "data_claim": Annotated[str, typer.Option(help="PersistentVolumeClaim that holds the data sets; '' for none.")],
+    "runs_claim": Annotated[
+        str | None,
+        typer.Option(
+            help="PersistentVolumeClaim for checkpoints and report, writable by all nodes; needed without a bucket."
+        ),
+    ],
+    "queue": Annotated[str | None, typer.Option(help="LocalQueue of Kueue in which the job waits.")],
+    "priority_class": Annotated[
+        str | None,
+        typer.Option(help="WorkloadPriorityClass of Kueue: a study of higher priority pauses others of its queue."),
+    ],
+    "node_selector": Annotated[
+        list[str] | None, typer.Option(help="Label KEY=VALUE that worker nodes must have; give it again for more.")
+    ],
+    "tolerations": Annotated[
+        list[str] | None,
+        typer.Option("--toleration", help="Taint KEY[=VALUE][:EFFECT] that workers tolerate; give it again for more."),
+    ],
+    "arch": Annotated[str | None, typer.Option(help="CPU architecture of all nodes and of the image: amd64 or arm64.")],
+    "spot": Annotated[
+        str | None, typer.Option(help="Label KEY=VALUE of spot nodes: workers prefer them, the head avoids them.")
+    ],
+    "retries": Annotated[
+        int,
+        typer.Option(min=0, help="Number of clusters to start after the first has failed; each continues the study."),
+    ],
+    "start_minutes": Annotated[
+        int, typer.Option(help="Minutes within which the nodes of one cluster must have started.")
+    ],
+}
 
 
 @cluster_app.command(epilog="Example: ablate submit search_spaces/vision.yaml --address http://head:8265 --gpus 8")
@@ -116,31 +131,14 @@ def submit(
 @kubernetes_app.command(
     epilog="Example: ablate k8s render search_spaces/vision.yaml --gpus 8 --image registry/ablate:0.1.0"
 )
+@options.gather(*OPTIONS, known=OPTIONS)
 def render(
     context: typer.Context,
     file: options.StudyFile,
-    image: Image,
     further: Further = None,
-    gpus: AllGpus = 0,
-    gpus_per_node: GpusPerNode = 1,
-    gpus_per_trial: options.GpusPerTrial = 1.0,
-    nodes: Nodes = None,
-    workers: Workers = None,
-    cpus: Cpus = "8",
-    memory: Memory = "32Gi",
-    name: Name = None,
-    namespace: Namespace = "ablate",
-    secret: Secret = "ablate",
-    data_claim: DataClaim = "ablate-data",
-    runs_claim: RunsClaim = None,
-    queue: Queue = None,
-    priority_class: PriorityClass = None,
-    node_selector: NodeSelector = None,
-    toleration: Toleration = None,
-    arch: Arch = None,
-    spot: Spot = None,
-    retries: Retries = 5,
-    start_minutes: StartMinutes = 15,
+    *,
+    asked: ClusterOptions,
+    name: str | None = None,
     scale: options.Scale = None,
     only: options.Only = None,
     check: Annotated[
@@ -151,17 +149,15 @@ def render(
     ] = False,
 ) -> None:
     """Print a study as one manifest for `kubectl apply -f -`: study file, RayJob that resumes, disruption budget."""
-    from ablate.kubernetes import ClusterRequest, entrypoint, preflight, proposal, rendered
     from ablate.kubernetes.kubectl import kubectl_context
+    from ablate.kubernetes.preflight import preflight
+    from ablate.kubernetes.request import ClusterRequest, proposal
+    from ablate.kubernetes.template import entrypoint, rendered
 
     text, study, command = _study(file, scale, only)
     request = ClusterRequest(
-        name=proposal(study) if name is None else name, study_text=text, image=image, gpus=gpus,
-        gpus_per_node=gpus_per_node, gpus_per_trial=gpus_per_trial, nodes=nodes, worker_range=workers,
-        cpus=cpus, memory=memory, command=command, namespace=namespace,
-        secret=secret, data_claim=data_claim or None, runs_claim=runs_claim, queue=queue, spot=spot, retries=retries,
-        start_minutes=start_minutes, priority_class=priority_class, node_selector=tuple(node_selector or ()),
-        tolerations=tuple(toleration or ()), arch=arch, arguments=tuple(further or ()),
+        **vars(asked) | {"data_claim": asked.data_claim or None}, name=proposal(study) if name is None else name,
+        study_text=text, command=command, arguments=further or (),
     )  # fmt: skip
     _parse(context, entrypoint(request))
     if name is None and request.name != study:

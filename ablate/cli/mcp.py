@@ -65,7 +65,7 @@ def mcp(
     judging = None if study is None else Judging(study, asked)
     for tool in [*reading_tools(asked), *([] if judging is None else judging.tools())]:
         server.tool()(_explained(tool, ToolError))
-    end = (lambda: None) if judging is None else judging.end
+    end: Callable[[], None] = (lambda: None) if judging is None else judging.end
     try:
         asyncio.run(_served(server, end))
     finally:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, fields
 from functools import wraps
 from importlib.machinery import PathFinder
 from inspect import Parameter, Signature, signature
@@ -247,8 +247,8 @@ PLACES = ("runs_dir", "data_dir", "storage", "store")
 RUN = tuple(name for name in GATHERED if name not in ("deterministic", "extend", "variants", "from_study"))
 
 
-def gather(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that gives a command the options `names` in the place of its parameter `asked`.
+def gather(*names: str, known: Mapping[str, Any] = GATHERED) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that gives a command the options `names`, of `known`, in the place of its parameter `asked`.
 
     The command gets them as one object of the class that annotates `asked`, whose defaults they have. An option that is
     a parameter of the command too is passed as that.
@@ -259,9 +259,10 @@ def gather(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
         kind = own["asked"].annotation
         defaults = {field.name: field.default for field in fields(kind)} | {"runs_dir": RUNS}
         defaults |= {name: parameter.default for name, parameter in own.items()}
+        defaults = {name: Parameter.empty if value is MISSING else value for name, value in defaults.items()}
         options = {
-            name: Parameter(name, Parameter.KEYWORD_ONLY, default=defaults[name], annotation=GATHERED[name])
-            for name in GATHERED
+            name: Parameter(name, Parameter.KEYWORD_ONLY, default=defaults[name], annotation=known[name])
+            for name in known
             if name in names
         }
         parameters: list[Parameter] = []

@@ -91,40 +91,45 @@ Command = Literal["search", "compare"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClusterRequest:
-    """One study on a cluster: its command, image, GPUs and the location of its state.
+class ClusterOptions:
+    """What `ablate k8s render` is given of the cluster: image, GPUs and the location of the study's state.
 
     `secret` names a Secret of the namespace: `storage-url` (the ledger) and, if needed, the credentials of the bucket
     and of MLflow; no value of it is written into a manifest. `runs_claim` names a volume that all nodes can write, for
     clusters without a bucket. With a `worker_range` MIN:MAX Ray's autoscaler decides the number of workers. `memory`
-    and `cpus` are of one worker node. Each of the `retries` + 1 clusters has `start_minutes` to start. Raises
-    RequestError with every fault at once.
+    and `cpus` are of one worker node. Each of the `retries` + 1 clusters has `start_minutes` to start.
     """
 
-    name: str
-    study_text: str
     image: str
-    gpus: int
+    gpus: int = 0
     gpus_per_node: int = 1
     gpus_per_trial: float = 1.0
     nodes: int | None = None
     worker_range: str | None = None
     cpus: str = "8"
     memory: str = "32Gi"
-    command: Command = "search"
     namespace: str = "ablate"
     secret: str = "ablate"
     data_claim: str | None = "ablate-data"
     runs_claim: str | None = None
     queue: str | None = None
     priority_class: str | None = None
-    node_selector: tuple[str, ...] = ()
-    tolerations: tuple[str, ...] = ()
+    node_selector: Sequence[str] = ()
+    tolerations: Sequence[str] = ()
     arch: str | None = None
     spot: str | None = None
     retries: int = 5
     start_minutes: int = 15
-    arguments: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterRequest(ClusterOptions):
+    """One study on a cluster: its command, and what it needs. Raises RequestError with every fault at once."""
+
+    name: str
+    study_text: str
+    command: Command = "search"
+    arguments: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         """Raise RequestError unless every field is valid in a manifest."""
@@ -179,7 +184,7 @@ class ClusterRequest:
         """Yield the texts and numbers that have no meaning by themselves, a name with a proposal."""
         for option, field, form, rule in TEXTS:
             given = getattr(self, field)
-            for text in given if isinstance(given, tuple) else (given,):
+            for text in [given] if given is None or isinstance(given, str) else given:
                 if text is not None and not re.fullmatch(form, text):
                     near = proposal(text)
                     hint = f"Try --name {near}." if field == "name" else f"Did you mean {near!r}?"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ablate.base.files import Place
 from ablate.core.registry import TRACKERS
@@ -14,16 +14,11 @@ from ablate.tracking.store import reachable
 from ablate.tracking.tracker import Several, Tracker, sync_periodically
 from ablate.tracking.ui import StudyPage, UiCommand, serve, ui_command
 
-if TYPE_CHECKING:
-    from ablate.ledger import Ledger, StudyWriter
-    from ablate.study import Study
-
 __all__ = [
     "TRACKERS",
     "StudyPage",
     "Tracker",
     "UiCommand",
-    "build",
     "build_trackers",
     "default_uri",
     "reachable",
@@ -34,27 +29,12 @@ __all__ = [
 ]
 
 
-def build(
-    name: str,
-    *,
-    uri: str | None,
-    study: Study,
-    ledger: Ledger,
-    writer: StudyWriter | None,
-    home: Path,
-    store: Place | None = None,
-) -> Tracker:
-    """Return the tracker called `name` (of TRACKERS, or an import path); raise RegistryError if there is none.
+def build_trackers(names: Sequence[str], *, home: Path, store: Place | None = None, **context: Any) -> Several:
+    """Return one tracker that passes every call on to those called `names` (of TRACKERS, or import paths).
 
-    `uri` is the store (`sqlite:///FILE`, `postgresql://…`, `http://SERVER`). None selects the default: one SQLite file
-    and one folder of artifacts beside the study's home. Checkpoints are below `store`, by default the study's home.
+    `context` is the study, ledger, writer and `uri`: the store (`sqlite:///FILE`, `postgresql://…`, `http://SERVER`).
+    None selects the default: one SQLite file and one folder of artifacts beside the study's home. Checkpoints are below
+    `store`, by default the study's home. Raises RegistryError for an unknown name.
     """
-    tracker: Tracker = TRACKERS.load(name)(
-        name, uri=uri, study=study, ledger=ledger, writer=writer, home=home, store=home if store is None else store
-    )
-    return tracker
-
-
-def build_trackers(names: Sequence[str], **context: Any) -> Tracker:
-    """Return one tracker that passes every call on to those called `names`; `context` is that of `build`."""
-    return Several(*(build(name, **context) for name in names))
+    place = home if store is None else store
+    return Several(*(TRACKERS.load(name)(name, home=home, store=place, **context) for name in names))

@@ -40,22 +40,22 @@ class Several:
     """Passes every call on to several trackers, or to none."""
 
     def __init__(self, *trackers: Tracker) -> None:
-        self._trackers = trackers
+        self.trackers = trackers
 
     def sync(self) -> None:
-        for tracker in self._trackers:
+        for tracker in self.trackers:
             tracker.sync()
 
     def log_models(self, configs: Sequence[TrialConfig], *, data_dir: Path | None = None) -> None:
-        for tracker in self._trackers:
+        for tracker in self.trackers:
             tracker.log_models(configs, data_dir=data_dir)
 
     def log_artifacts(self, paths: Sequence[Path]) -> None:
-        for tracker in self._trackers:
+        for tracker in self.trackers:
             tracker.log_artifacts(paths)
 
     def close(self) -> Sequence[str]:
-        return [line for tracker in self._trackers for line in tracker.close()]
+        return [line for tracker in self.trackers for line in tracker.close()]
 
 
 def none(*_: Any, **__: Any) -> Several:

@@ -7,7 +7,6 @@ import json
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -26,7 +25,7 @@ from urllib.parse import urlencode
 import ablate
 from ablate.base.errors import RequestError
 from ablate.base.files import sqlite_file
-from ablate.base.redaction import error_text, redact_url
+from ablate.base.redaction import redact_url
 from ablate.base.scratch import scratch_folder
 from ablate.tracking.address import DATABASES, ENVIRONMENT, artifact_root, dialect, for_mlflow
 from ablate.tracking.sqlite_store import require_mlflow
@@ -111,8 +110,7 @@ def serve(
 
     `ready` is called once, when MLflow's server answers, with the page of each study. `browser` is an address to open.
     Ctrl-C is the usual end: code 0. SIGTERM, SIGINT and SIGHUP end every process of the server, and none of them
-    outlives this call. If this process is killed, the kernel ends the server. Raises RequestError if another program
-    listens on the port.
+    outlives this call. If this process is killed, the kernel ends the server.
     """
     server = None if command is None else _start(command)
     try:
@@ -139,7 +137,6 @@ def serve(
 
 
 def _start(command: UiCommand) -> subprocess.Popen[bytes]:
-    _require_free(command)
     return subprocess.Popen(
         command.arguments,
         env=dict(command.environment),
@@ -171,17 +168,6 @@ def _open(url: str, folder: Path) -> None:
     file = folder / "ablate.html"
     file.write_text(f'<meta http-equiv="refresh" content="0; url={escape(url)}">', encoding="utf-8")
     webbrowser.open(file.as_uri())
-
-
-def _require_free(command: UiCommand) -> None:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((command.host, command.port))
-        except OSError as error:
-            raise RequestError(
-                f"--port {command.port}: {error_text(error, command.url)}. Choose another port."
-            ) from error
 
 
 def _runs_page(url: str, experiment: Mapping[str, Any]) -> str:

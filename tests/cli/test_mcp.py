@@ -11,7 +11,6 @@ import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
@@ -105,7 +104,9 @@ def test_ten_callers_have_ten_candidates_and_the_planted_gain_is_kept(
 
 @pytest.mark.services
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, *(pytest.param(n, marks=pytest.mark.slow) for n in (signal.SIGINT, signal.SIGHUP))]
+)
 def test_a_signal_ends_the_server_and_pauses_its_driver(
     number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -115,16 +116,16 @@ def test_a_signal_ends_the_server_and_pauses_its_driver(
     code = Path("mine.py").read_text()
     Path("mine.py").write_text(code.replace("    yield", "    __import__('time').sleep(1)\n    yield"))
     assert run(capfd, "campaign", "open", "night.yaml", *LOCAL)[0] == 0
-    mark = f"ABLATE_TEST_MCP={uuid4().hex}"
+    mark = f"ABLATE_TEST_MCP={tmp_path}"
     monkeypatch.setenv(*mark.split("="))
 
-    def state() -> str:
-        return run(capfd, "list")[1].splitlines()[-1]
+    def state() -> list[str]:
+        return run(capfd, "list")[1].splitlines()[-1].split()
 
     async def use(_: Any, call: Call) -> None:
         request = (await call("judge_change", note="faster", settings={"config.lr": 0.003}))["request"]
         await call("wait_for", request=request, seconds=0)  # starts the driver
-        while state().split()[-2] == "0":  # no trial is running
+        while state()[-2] == "0":  # no trial is running
             await asyncio.sleep(0.1)
         [driver] = [pid for pid, words in marked(mark).items() if " resume " in words]
         [server] = [pid for pid, words in marked(mark).items() if " mcp " in words]
@@ -132,7 +133,7 @@ def test_a_signal_ends_the_server_and_pauses_its_driver(
         assert await asyncio.to_thread(have_ended, [server, driver])
 
     served(folder, "night", use=use)
-    assert state().split()[:2] == ["night", "interrupted"]
+    assert state()[:2] == ["night", "interrupted"]
 
 
 async def wait(call: Call, request: int) -> Any:

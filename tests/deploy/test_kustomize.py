@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from ablate.base.errors import RequestError
-from ablate.kubernetes import ClusterRequest, manifest, preflight
+from ablate.kubernetes.preflight import preflight
 from ablate.kubernetes.quantities import number
-from ablate.kubernetes.template import BUCKET_SECRETS, DATA, DRIVER_SECRETS, METRICS_PORT, PLACES
+from ablate.kubernetes.request import ClusterRequest
+from ablate.kubernetes.template import BUCKET_SECRETS, DATA, DRIVER_SECRETS, METRICS_PORT, PLACES, manifest
 from support.cluster_schemas import pods_of
 from support.deployed import (
     DEPLOY,

@@ -10,9 +10,8 @@ import pytest
 from typer.main import get_command
 
 from ablate.cli import app as cli
-from ablate.kubernetes import manifest
 from ablate.kubernetes.quantities import number
-from ablate.kubernetes.template import METRICS_PORT
+from ablate.kubernetes.template import METRICS_PORT, manifest
 from support.cluster_schemas import pods_of
 from support.deployed import DEPLOY, REPOSITORY, built, containers, one
 from support.manifests import request

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from ablate.kubernetes import manifest, rendered
 from ablate.kubernetes.preflight import needs
+from ablate.kubernetes.template import manifest, rendered
 from support.cluster_schemas import refusals
 from support.commands import TINY
 from support.deployed import End, built, connects

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from ablate.base.errors import RequestError
-from ablate.kubernetes import manifest, rendered
+from ablate.kubernetes.template import manifest, rendered
 from support.cluster_schemas import CRD, Plain, refusals
 from support.manifests import container, head, job, request, worker
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from ablate.kubernetes import ClusterRequest, manifest
-from ablate.kubernetes.template import NO_ABLATE, USER
+from ablate.kubernetes.request import ClusterRequest
+from ablate.kubernetes.template import NO_ABLATE, USER, manifest
 from support.pods_here import Here, Inside, require_containers
 
 STUDY = """\

@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 
 from ablate.base.errors import RequestError
 from ablate.cli import app as cli
-from ablate.kubernetes import ClusterRequest, preflight, rendered
 from ablate.kubernetes.kubectl import kubectl_get
-from ablate.kubernetes.preflight import needs
+from ablate.kubernetes.preflight import needs, preflight
 from ablate.kubernetes.quantities import SUFFIXES, number
+from ablate.kubernetes.request import ClusterRequest
+from ablate.kubernetes.template import rendered
 from support.paths import REPOSITORY
 
 STUDY = str(REPOSITORY / "search_spaces/digits.yaml")

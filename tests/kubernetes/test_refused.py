@@ -14,8 +14,8 @@ from typer.main import get_command
 from ablate.base.errors import RequestError
 from ablate.base.redaction import has_password
 from ablate.cli import app as cli
-from ablate.kubernetes import ClusterRequest, manifest, rendered
-from ablate.kubernetes.request import TAKEN, proposal
+from ablate.kubernetes.request import TAKEN, ClusterRequest, proposal
+from ablate.kubernetes.template import manifest, rendered
 from support.cluster_schemas import refusals
 from support.manifests import HARMLESS, PASSWORDS, SEARCH, request
 

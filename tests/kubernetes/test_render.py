@@ -17,8 +17,8 @@ import yaml
 from typer.main import get_command
 
 from ablate.cli import app as cli
-from ablate.kubernetes import ClusterRequest, entrypoint, manifest, rendered
-from ablate.kubernetes.template import BUCKET_SECRETS, DRIVER_SECRETS, NO_ABLATE, STOP
+from ablate.kubernetes.request import ClusterRequest
+from ablate.kubernetes.template import BUCKET_SECRETS, DRIVER_SECRETS, NO_ABLATE, STOP, entrypoint, manifest, rendered
 from support.cluster_schemas import Plain, pods_of, refusals
 from support.manifests import REQUESTS, container, head, job, request, worker
 

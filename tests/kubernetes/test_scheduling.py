@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ablate.kubernetes import manifest
+from ablate.kubernetes.template import manifest
 from support.cluster_schemas import Plain, refusals
 from support.commands import TINY
 from support.manifests import head, job, request, worker

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -45,17 +45,6 @@ except LedgerHeldError as error:
     print("lost", error, flush=True)
 sys.stdin.readline()
 """
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def ledger(storage: str, clock: Clock) -> Iterator[Ledger]:
-    with Ledger.open(storage, clock=clock, monotonic=clock) as opened:
-        yield opened
 
 
 def everything(ledger: Ledger) -> dict[str, list[Any]]:

@@ -22,17 +22,6 @@ WAITING, RUNNING, COMPLETE, PRUNED, FAIL = TrialState
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def ledger(storage: str, clock: Clock) -> Iterator[Ledger]:
-    with Ledger.open(storage, clock=clock, monotonic=clock) as opened:
-        yield opened
-
-
-@pytest.fixture
 def writer(ledger: Ledger) -> Iterator[StudyWriter]:
     with take(ledger) as held:
         yield held

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from ablate.base.errors import RequestError
 from ablate.driver.options import RunOptions
 from ablate.studies.trial import details_lines, trial_details
 from support import fakes, witness
 from support.commands import run
+from support.page_reader import printed
 
 
 @pytest.fixture
@@ -104,10 +103,7 @@ def test_epochs_are_means_over_replicates_and_the_test_split_has_a_line_of_its_o
 
     first = [row(1, 0, val_accuracy=0.9, val_loss=1.0), row(1, 1, val_accuracy=0.7, val_loss=None)]
     last = [row(2, n, val_accuracy=0.5, val_loss=2.0, test_accuracy=share) for n, share in enumerate((0.25, 0.75))]
-    screen = Console(width=80, record=True, file=io.StringIO())
-    for line in details_lines(found | {"reports": first + last}):
-        screen.print(line)
-    text = screen.export_text()
+    text = printed(*details_lines(found | {"reports": first + last}))
     assert re.search(r"\n +1 +80\.00% +– +CONTINUE", text), "a diverged replicate has no mean"
     assert re.search(r"\n +2 +50\.00% +2 +CONTINUE", text)
     assert "On the test split: test accuracy 50.00%" in text

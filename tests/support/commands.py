@@ -48,6 +48,7 @@ def checked(name: str, text: str) -> Any:
 
 
 LOCAL = ("--executor", "local", "--tracker", "none")
+RAY = ("--gpus", "0", "--tracker", "none")
 
 
 def write_study(folder: Path, files: Mapping[str, str]) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ablate.kubernetes import ClusterRequest
+from ablate.kubernetes.request import ClusterRequest
 from ablate.study import read_study
 from support.cluster_schemas import Plain
 from support.paths import REPOSITORY

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 from html.parser import HTMLParser
 
 import pytest
+from rich.console import Console, RenderableType
 
 from ablate.results.rendering.drawing import Figure
 from ablate.results.report import frame
@@ -59,3 +61,10 @@ def draw_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for name in ("png", "svg"):
         monkeypatch.setattr(frame, name, lambda figure: "")
+
+
+def printed(*lines: RenderableType, width: int = 80) -> str:
+    """Return what a console of a width prints of lines."""
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(*lines, sep="\n")
+    return console.export_text()

@@ -24,15 +24,9 @@ from support.trials import family_trial
 mlflow = pytest.importorskip("mlflow")
 NAN = math.nan
 WRITES = (
-    "create_experiment",
-    "create_run",
-    "log_batch",
-    "set_terminated",
-    "update_run",
-    "delete_run",
-    "log_artifact",
+    "create_experiment", "create_run", "log_batch", "set_terminated", "update_run", "delete_run", "log_artifact",
     "log_artifacts",
-)
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -41,6 +35,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.getbasetemp() / "tracked-runs"
     folder.mkdir(exist_ok=True)
     return folder
+
+
+@pytest.fixture
+def own_world(tmp_path: Path) -> Iterator[World]:
+    """A study with a fresh ledger and a folder of its own."""
+    with Ledger.open(f"sqlite:///{tmp_path}/ledger.sqlite", clock=Clock()) as ledger:
+        yield World(tmp_path, ledger)
 
 
 @pytest.fixture

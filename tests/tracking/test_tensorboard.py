@@ -14,11 +14,12 @@ import pytest
 
 from ablate.base.errors import StaleDriverError
 from ablate.core.trial import TrialState
-from ablate.ledger import Ledger
 from support.commands import run, write_study
-from support.ledgers import Clock
 from support.paths import REPOSITORY
 from support.tracked import World
+from support.tracked import own_world as world
+
+__all__ = ["world"]
 
 pytest.importorskip("tensorboard")
 
@@ -27,12 +28,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams import metadata
 
 from ablate.tracking.tensorboard_tracker import FILE, TensorBoardTracker
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    with Ledger.open(f"sqlite:///{tmp_path}/ledger.sqlite", clock=Clock()) as ledger:
-        yield World(tmp_path, ledger)
 
 
 def tracker_of(world: World) -> TensorBoardTracker:

@@ -22,7 +22,7 @@ from ablate.engine.models.settings import ModelConfig
 from ablate.engine.training.family import family
 from ablate.engine.training.settings import Schedule, TrainConfig
 from ablate.ledger import Ledger, NewTrial
-from ablate.tracking import build
+from ablate.tracking import build_trackers
 from ablate.tracking.contents import run_name
 from support.ledgers import Clock
 from support.tracked import NAN, WRITES, World, mlflow, runs, world
@@ -289,14 +289,15 @@ def test_trackers_are_found_by_name(world: World) -> None:
     same_for_all: dict[str, Any] = {
         "uri": None, "study": world.study, "ledger": world.ledger, "writer": None, "home": home,
     }  # fmt: skip
-    nothing = build("none", **same_for_all)
+    nothing = build_trackers(["none"], **same_for_all)
     nothing.sync()
     nothing.close()
-    assert build("mlflow", **same_for_all).uri == f"sqlite:///{world.runs.resolve()}/mlflow.db"  # type: ignore[attr-defined]
+    [known] = build_trackers(["mlflow"], **same_for_all).trackers
+    assert known.uri == f"sqlite:///{world.runs.resolve()}/mlflow.db"  # type: ignore[attr-defined]
     with pytest.raises(RequestError, match="MLflow's store of files file:///x cannot be written safely"):
-        build("mlflow", **{**same_for_all, "uri": "file:///x"})
+        build_trackers(["mlflow"], **{**same_for_all, "uri": "file:///x"})
     with pytest.raises(RegistryError, match=r"tracker 'mlfow' is not known\. Did you mean 'mlflow'"):
-        build("mlfow", **same_for_all)
+        build_trackers(["mlfow"], **same_for_all)
 
 
 def without_ids(trials: Callable[..., Any]) -> Callable[..., Any]:

@@ -17,6 +17,9 @@ from uuid import uuid4
 
 import pytest
 
+from ablate.base.errors import RequestError
+from ablate.studies.live import listening, mlflow_beside
+from ablate.studies.locations import Locations
 from ablate.study import Study
 from ablate.tracking import ui as ui_module
 from ablate.tracking.address import artifact_root, default_uri
@@ -118,6 +121,11 @@ def test_the_page_of_each_study_is_printed(ui: Ui) -> None:
     page = rf"http://127\.0\.0\.1:{ui.port}/\?token=[\w-]{{32}}#/experiments/\d+/runs\?workflowType=machine_learning"
     assert re.search(rf"^older: {page}$", ui.said(), re.MULTILINE)
     assert re.search(rf"^shop: {page}&viewStateShareKey=ablate$", ui.said(), re.MULTILINE)
+
+
+def test_a_port_that_is_taken_is_refused_before_anything_starts(runs: Path) -> None:
+    with listening("127.0.0.1", 0) as other, pytest.raises(RequestError, match=r"--port \d+: Address already in use"):
+        mlflow_beside(Locations(runs_dir=runs), "auto", other.getsockname()[1])
 
 
 class Client:

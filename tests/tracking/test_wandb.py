@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from ablate.core.trial import TrialState
-from ablate.ledger import Ledger
-from support.ledgers import Clock
 from support.tracked import World
+from support.tracked import own_world as world
+
+__all__ = ["world"]
 
 pytest.importorskip("wandb")
 
@@ -23,12 +24,6 @@ from ablate.tracking import wandb_tracker
 from ablate.tracking.wandb_tracker import WandbTracker
 
 BLOCK, HEAD = 2**15, 7  # of LevelDB's log, after a head of the file
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    with Ledger.open(f"sqlite:///{tmp_path}/ledger.sqlite", clock=Clock()) as ledger:
-        yield World(tmp_path, ledger)
 
 
 def tracker_of(world: World) -> WandbTracker:

@@ -57,7 +57,7 @@ def mlflow_beside(locations: Locations, choice: str, port: int) -> tuple[UiComma
     """Return the command that serves MLflow's pages on `port`, None for none, and their address if it is known.
 
     `choice` is auto (if there is a store whose server is not running), none, or the address of running pages. Raises
-    RequestError for another one.
+    RequestError for another one, and if another program listens on `port`.
     """
     if choice.startswith(("http://", "https://")):
         return None, lasting(choice)
@@ -68,7 +68,8 @@ def mlflow_beside(locations: Locations, choice: str, port: int) -> tuple[UiComma
     if choice == "none" or uri.startswith(("http://", "https://")) or (file is not None and not file.is_file()):
         return None, None
     command = ui_command(uri, port=port)
-    return command, command.url
+    with listening(command.host, port):  # refuses a port that another program has
+        return command, command.url
 
 
 @contextmanager

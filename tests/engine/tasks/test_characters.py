@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import http.server
 import os
 import socket
-import threading
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,6 +18,7 @@ from ablate.engine.tasks.base import Written
 from ablate.engine.tasks.text import characters
 from ablate.engine.tasks.text.tokens import WINDOW_PAD
 from support.entries import entry, is_not_had, refusal
+from support.file_server import serving
 from support.operations import count_calls
 from support.paths import REPOSITORY
 
@@ -145,23 +143,13 @@ class TestFaults:
         assert task.location(small).is_file()
 
 
-class _Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 @pytest.fixture
 def served(small: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The folder of the small text, served on this machine in place of the published address."""
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
     folder = small / "tinyshakespeare"
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(folder))) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        monkeypatch.setattr(characters, "ADDRESS", f"http://127.0.0.1:{server.server_port}/input.txt")
+    with serving(folder, monkeypatch) as address:
+        monkeypatch.setattr(characters, "ADDRESS", f"{address}input.txt")
         yield folder
-        server.shutdown()
-        thread.join()
 
 
 class TestFetch:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import http.server
 import io
 import multiprocessing
-import threading
 import zipfile
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +25,7 @@ from ablate.engine.tasks.base import Stream
 from ablate.engine.tasks.images import image_stream, imagenet
 from ablate.engine.tasks.images.image_stream import ImageStream, decode
 from support.entries import refusal
+from support.file_server import serving
 
 WNIDS = ("n01443537", "n01629819", "n02123045")
 
@@ -337,24 +335,14 @@ def _zip(entries: dict[str, bytes]) -> bytes:
     return buffer.getvalue()
 
 
-class _Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 @pytest.fixture
 def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder served on this machine in place of the public address."""
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
     folder = tmp_path / "served"
     folder.mkdir()
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(folder))) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        monkeypatch.setattr(imagenet, "TINY_URL", f"http://127.0.0.1:{server.server_port}/tiny.zip")
+    with serving(folder, monkeypatch) as address:
+        monkeypatch.setattr(imagenet, "TINY_URL", f"{address}tiny.zip")
         yield folder / "tiny.zip"
-        server.shutdown()
-        thread.join()
 
 
 class TestFetch:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import http.server
 import os
 import pickle
 import socket
 import struct
 import tarfile
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -26,6 +24,7 @@ from ablate.engine.models.settings import InputShape
 from ablate.engine.tasks import available, fetch, load_task
 from ablate.engine.tasks.images import mnist
 from support.entries import entry
+from support.file_server import serving
 from support.paths import REPOSITORY
 
 REAL = Path(os.environ.get("ABLATE_DATA") or REPOSITORY.parent / "shared" / "data")
@@ -271,23 +270,13 @@ _MEANS = {"cifar10": [0.4914, 0.4822, 0.4465], "cifar100": [0.5071, 0.4865, 0.44
 _STDS = {"cifar10": [0.2470, 0.2435, 0.2616], "cifar100": [0.2673, 0.2564, 0.2762]}
 
 
-class _Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 @pytest.fixture
 def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, str]]:
     """A folder served on this machine, and its address."""
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
     folder = tmp_path / "served"
     folder.mkdir()
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(folder))) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        yield folder, f"http://127.0.0.1:{server.server_port}/"
-        server.shutdown()
-        thread.join()
+    with serving(folder, monkeypatch) as address:
+        yield folder, address
 
 
 def _serve_mnist(small: Path, folder: Path, address: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import polars as pl
 import pytest
 
 from ablate.api import load_study
-from support.commands import LOCAL, run
+from support.commands import LOCAL, RAY, run
 
 ENDS = {  # by the value of config["way"]: the statement, what is said of it, and how often it is tried
     "text": ("sys.exit('bad lr')", r"mine\.py:{line}: .*sys\.exit\('bad lr'\)", 1),
@@ -74,7 +75,7 @@ confirm: null
 """
 
 
-def write(folder: Path) -> dict[str, int]:
+def write(folder: Path, ends: Sequence[str] = ()) -> dict[str, int]:
     """Write the study and its code, and return the line of each end."""
     code, lines = HEAD, {}
     for way, (statement, _, _) in ENDS.items():
@@ -82,17 +83,28 @@ def write(folder: Path) -> dict[str, int]:
         lines[way] = code.count("\n") + 1
         code += f"        {statement}\n"
     (folder / "mine.py").write_text(code)
-    ways = ["fine", *ENDS, "fine_too"]
+    ways = ["fine", *ends, "fine_too"]
     (folder / "study.yaml").write_text(STUDY.format(ways=", ".join(ways), log=folder / "log"))
     return lines
 
 
 @pytest.mark.services
-@pytest.mark.parametrize("executor", [LOCAL, ("--gpus", "0", "--tracker", "none")], ids=["local", "ray"])
+@pytest.mark.parametrize(
+    ("executor", "ends"),
+    [
+        pytest.param(LOCAL, [*ENDS], id="local"),
+        pytest.param(RAY, ["text", "at_once", "exec", "signal", "killed"], id="ray"),
+        pytest.param(RAY, [*ENDS], id="ray-all", marks=pytest.mark.slow),
+    ],
+)
 def test_every_end_of_a_users_code_is_the_end_of_its_trial_alone(
-    executor: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    executor: tuple[str, ...],
+    ends: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
-    lines = write(tmp_path)
+    lines = write(tmp_path, ends)
     monkeypatch.chdir(tmp_path)
     code, _, err = run(capfd, "search", "study.yaml", *executor)
     assert code == 0, err
@@ -100,10 +112,11 @@ def test_every_end_of_a_users_code_is_the_end_of_its_trial_alone(
     assert {way: row["state"] for way, row in found.items()} == {
         "fine": "COMPLETE",
         "fine_too": "COMPLETE",
-        **dict.fromkeys(ENDS, "FAIL"),
+        **dict.fromkeys(ends, "FAIL"),
     }
     tried = (tmp_path / "log").read_text().split()
-    for way, (_, said, times) in ENDS.items():
+    for way in ends:
+        _, said, times = ENDS[way]
         error = found[way]["error"]
         assert re.search(said.format(line=lines[way]), error), (way, error)
         assert "\n" not in error

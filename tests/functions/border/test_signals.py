@@ -51,14 +51,12 @@ confirm: null
 
 
 @pytest.mark.services
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("wait", WAITS)
 def test_a_study_ends_whatever_its_code_does_and_leaves_no_process(
     wait: str, number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code = STUBBORN.replace("WAIT", WAITS[wait]).replace(
-        "def train(config, run):", "def train(config, run):\n    config['x']"
-    )
+    code = STUBBORN.replace("WAIT", WAITS[wait])
     (tmp_path / "mine.py").write_text(code)
     (tmp_path / "study.yaml").write_text(STUDY)
     words = ["search", "study.yaml", "--executor", "local", "--tracker", "none", "--grace", "1"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 from ablate.api import load_study
-from support.commands import LOCAL, run
+from support.commands import LOCAL, RAY, run
 
 CHANGES = {  # by the value of config["way"]: what the code does before its loop
     "folder": "import tempfile, shutil; t = tempfile.mkdtemp(); os.chdir(t); shutil.rmtree(t)",
@@ -89,15 +90,15 @@ confirm: null
 """
 
 
-def write(folder: Path, replicates: int) -> None:
+def write(folder: Path, replicates: int, changes: Sequence[str]) -> None:
     """Write the study, in which a trial that changes nothing follows each one that does, and its code."""
     code = HEAD
     for way, statement in CHANGES.items():
         code += f"    if way == {way!r}:\n        {statement}\n"
     (folder / "mine.py").write_text(code)
     (folder / "data.txt").write_text("1")
-    ways = [f"fine{i}" for i in range(len(CHANGES) + 1)]
-    order = [ways[0], *(each for pair in zip(CHANGES, ways[1:], strict=True) for each in pair)]
+    ways = [f"fine{i}" for i in range(len(changes) + 1)]
+    order = [ways[0], *(each for pair in zip(changes, ways[1:], strict=True) for each in pair)]
     starts = ", ".join(f"{{config.way: {each}}}" for each in order)
     text = STUDY.format(ways=", ".join(order), starts=starts, count=len(order), replicates=replicates)
     (folder / "study.yaml").write_text(text)
@@ -119,15 +120,23 @@ def driver() -> dict[str, object]:
 
 
 @pytest.mark.services
-@pytest.mark.parametrize("executor", [LOCAL, ("--gpus", "0", "--tracker", "none")], ids=["local", "ray"])
+@pytest.mark.parametrize(
+    ("executor", "changes"),
+    [
+        pytest.param(LOCAL, [*CHANGES], id="local"),
+        pytest.param(RAY, ["folder", "streams", "type", "hooks", "thread", "child"], id="ray"),
+        pytest.param(RAY, [*CHANGES], id="ray-all", marks=pytest.mark.slow),
+    ],
+)
 def test_what_one_trial_changes_of_its_process_no_other_trial_sees(
     executor: tuple[str, ...],
+    changes: list[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    write(tmp_path, replicates=1)
+    write(tmp_path, 1, changes)
     monkeypatch.chdir(tmp_path)
     before = driver()
     code, out, err = run(capfd, "search", "study.yaml", *executor)
@@ -137,7 +146,7 @@ def test_what_one_trial_changes_of_its_process_no_other_trial_sees(
     errors = {row["config.way"]: row["error"] for row in trials.iter_rows(named=True) if row["error"]}
     assert not errors, errors
     values = {row["config.way"]: row["val_loss"] for row in trials.iter_rows(named=True)}
-    assert len(values) == 2 * len(CHANGES) + 1
+    assert len(values) == 2 * len(changes) + 1
     assert len(set(values.values())) == 1, values
     assert "an epoch" not in out + err, "the terminal shows progress only"
     said = [line for line in caplog.messages if "gets a new process" in line]

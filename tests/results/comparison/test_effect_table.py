@@ -8,14 +8,13 @@ from typing import Any
 
 import polars as pl
 import pytest
-from rich.console import Console
 
 from ablate.results.comparison.design import design_lines
 from ablate.results.report import draw_figures, result_lines, write_report
 from ablate.results.trials.results import Results
 from ablate.study import Study, parse_study
 from support.commands import run
-from support.page_reader import Reader, draw_nothing
+from support.page_reader import Reader, printed
 from support.planted_comparison import plant
 
 REDUNDANT = """\
@@ -49,16 +48,8 @@ compare: {baseline: complete, design: full, twin: [mlp]}
 """
 
 
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Render without the figures' script and without PNG files, which cost seconds."""
-    draw_nothing(monkeypatch)
-
-
 def terminal(study: Study, trials: pl.DataFrame, reports: pl.DataFrame) -> str:
-    console = Console(width=80, record=True, force_terminal=False)
-    console.print(result_lines(Results(study, trials, reports)))
-    return console.export_text()
+    return printed(result_lines(Results(study, trials, reports)))
 
 
 def value(variant: str, dataset: str, others: dict[str, Any], seed: int) -> float:

@@ -6,7 +6,6 @@ from typing import Any
 
 import polars as pl
 import pytest
-from rich.console import Console
 
 from ablate.results.comparison.forest import forest_figures
 from ablate.results.comparison.next_step import NextStep
@@ -21,6 +20,7 @@ from ablate.results.comparison.verdicts import seed_differences, verdicts
 from ablate.results.rendering.numbers import unit_text
 from ablate.results.trials.results import Results
 from ablate.results.trials.study_warnings import StudyWarning
+from support.page_reader import printed
 from support.planted_comparison import make_study, plant, truth
 
 COMPARE = {"baseline": "qkv", "columns": {"lists": ["short", "long"], "images": ["vision"]}}
@@ -127,9 +127,7 @@ def test_the_terminal_says_the_answer_then_the_warnings_then_a_table_within_80_c
     rows = [{"name": "qkv"}, {"name": long, "model": {"similarity": "shared"}}]
     study = make_study(variants=rows, replicates=5, scale=scale, compare=COMPARE | MARGIN)
     table = verdicts(Results(study, *plant(study))).filter(metric="val_accuracy")
-    console = Console(width=80, record=True, force_terminal=False)
-    console.print(verdict_lines(study, table, "val_accuracy", [StudyWarning(code="some-code", text="a text")], STEP))
-    text = console.export_text()
+    text = printed(verdict_lines(study, table, "val_accuracy", [StudyWarning(code="some-code", text="a text")], STEP))
     assert max(map(len, text.splitlines())) <= 80
     assert text.index(f"{long}: ") < text.index("1 of 2 verdicts is inconclusive.")
     assert text.index("1 of 2") < text.index("Warning (some-code): a text") < text.index("adjusted p")

@@ -10,22 +10,19 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from rich.console import Console
 
 from ablate.results.front.assessment import assessments
 from ablate.results.front.findings import Findings
 from ablate.results.report import front_lines, front_table, write_report
 from ablate.results.trials.results import Results
-from support.page_reader import Reader, draw_nothing
+from support.page_reader import Reader, printed
 from support.planted_study import make_study, report_rows, reports_of, trial_row, trials_of
 
 SPREAD = np.array([-0.002, 0.001, 0.0, 0.002, -0.001])
 Networks = list[tuple[int, float, list[float]]]  # parameters, search accuracy, test accuracy of each seed
 
 
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    draw_nothing(monkeypatch)
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 def three(seeds: int = 5) -> Networks:
@@ -50,9 +47,7 @@ def shown(
 ) -> tuple[str, str, list[dict[str, str]]]:
     """Return the page's text, the terminal's text and the rows of front.csv."""
     path = write_report(Results(study, trials, reports), folder)
-    console = Console(width=80, record=True, force_terminal=False)
-    console.print(front_lines(Results(study, trials, reports)))
-    terminal = console.export_text()
+    terminal = printed(front_lines(Results(study, trials, reports)))
     assert max(map(len, terminal.splitlines())) <= 80
     with (path.parent / "front.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from rich.console import Console
 from scipy import stats
 
 from ablate.results.comparison.comparison import cells
@@ -21,7 +20,7 @@ from ablate.results.report import comparison_lines, write_report
 from ablate.results.trials.results import Results
 from ablate.study import parse_study
 from support.operations import count_calls
-from support.page_reader import Reader, draw_nothing
+from support.page_reader import Reader, printed
 from support.planted_comparison import FILE, PARAMS, make_study, plant
 
 PARTS = """\
@@ -43,15 +42,7 @@ def became(variant: str, dataset: str, index: int) -> str:
 
 
 def terminal(study: Any, trials: pl.DataFrame, reports: pl.DataFrame, width: int = 80) -> str:
-    console = Console(width=width, record=True, force_terminal=False)
-    console.print(comparison_lines(Results(study, trials, reports)))
-    return console.export_text()
-
-
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Render without the figures' script and without pictures, which cost seconds."""
-    draw_nothing(monkeypatch)
+    return printed(comparison_lines(Results(study, trials, reports)), width=width)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 
 import polars as pl
 import pytest
-from rich.console import Console
 
 from ablate.base.errors import AblateError
 from ablate.results.front import terminal
@@ -18,7 +17,7 @@ from ablate.results.front.summary import summary
 from ablate.results.rendering.drawing import PALETTES, paint
 from ablate.results.report import frame, front_lines, front_table, write_report
 from ablate.results.trials.results import Results
-from support.page_reader import Reader, draw_nothing
+from support.page_reader import Reader, printed
 from support.planted_study import make_study, plant, report_rows, reports_of, trial_row, trials_of
 
 
@@ -30,12 +29,6 @@ def written(tmp_path_factory):
     notes = [SimpleNamespace(kind="test_opened", dataset="digits", payload={}, created_at=1_700_000_000.0)]
     path = write_report(Results(study, trials, reports, notes), home)
     return study, trials, reports, path
-
-
-@pytest.fixture
-def quick(monkeypatch):
-    """Render without the figures' script and without pictures, which cost seconds."""
-    draw_nothing(monkeypatch)
 
 
 def read(study, trials, reports, home):
@@ -153,9 +146,7 @@ def test_names_from_a_study_cannot_run(tmp_path):
     assert "<img src=x" not in text
     assert "<script>alert(3)</script>" in reader.text
     assert "</title>&amp;" in reader.text
-    console = Console(width=200, record=True, force_terminal=False)
-    console.print(front_lines(Results(study, trials_of(rows))))
-    assert "\x1b[31m" not in console.export_text()
+    assert "\x1b[31m" not in printed(front_lines(Results(study, trials_of(rows))), width=200)
     assert "<script>alert(1)" in front_table(Results(study, trials_of(rows)))["variant"].to_list()[1]
 
 
@@ -244,16 +235,13 @@ def test_ten_thousand_trials_stay_usable(tmp_path):
 
 def test_terminal_shows_the_front_of_every_data_set_within_80_columns(written):
     study, trials, reports, _ = written
-    console = Console(width=80, record=True, force_terminal=False)
-    console.print(front_lines(Results(study, trials, reports)))
-    text = console.export_text()
+    text = printed(front_lines(Results(study, trials, reports)))
     assert max(map(len, text.splitlines())) <= 80
     assert "Front of digits" in text
     assert "Front of mnist" in text
     for row in front_table(Results(study, trials, reports)).iter_rows(named=True):
         assert f" {100 * row['accuracy']:.2f}% " in text
-    console.print(front_lines(Results(study, trials_of([]))))
-    assert "No front yet" in console.export_text()
+    assert "No front yet" in printed(front_lines(Results(study, trials_of([]))))
 
 
 @pytest.mark.usefixtures("quick")
@@ -287,9 +275,7 @@ def test_a_long_name_of_a_network_keeps_its_room(written, monkeypatch, columns, 
 
     cells = terminal.front_cells
     monkeypatch.setattr(terminal, "front_cells", named)
-    console = Console(width=columns, record=True, force_terminal=False)
-    console.print(front_lines(Results(study, trials, reports)))
-    text = console.export_text()
+    text = printed(front_lines(Results(study, trials, reports)), width=columns)
     table = text.split("Front of mnist")[1].split("─ \n")[1]
     rows = [line for line in table.splitlines() if line.strip()]
     height = front_table(Results(study, trials, reports)).filter(pl.col("dataset") == "mnist").height

@@ -6,14 +6,13 @@ import re
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from ablate.ledger import Ledger
 from ablate.results.front.summary import summary
 from ablate.results.report import front_lines, front_table, write_report
 from ablate.results.trials.results import Results
 from support.commands import run
-from support.page_reader import Reader, draw_nothing
+from support.page_reader import Reader, printed
 from support.planted_study import make_study, report_rows, reports_of, trial_row, trials_of
 
 STUDY = """\
@@ -28,9 +27,7 @@ confirm: {replicates: 2}
 """
 
 
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    draw_nothing(monkeypatch)
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 def searched(capfd: pytest.CaptureFixture[str], folder: Path, text: str, *more: str) -> tuple[str, str]:
@@ -106,9 +103,7 @@ def test_confirmed_networks_that_the_table_leaves_out_are_counted(accuracies: li
         rows.append(trial_row("digits", number, params=params, val_accuracy=accuracy))
         own = {"stage": "confirm", "source": number, "params": params, "replicates": 2}
         rows.append(trial_row("digits", number + 2, val_accuracy=accuracy, test_accuracy=accuracy, **own))
-    console = Console(width=200, record=True, force_terminal=False)
-    console.print(front_lines(Results(make_study(), trials_of(rows))))
-    text = " ".join(console.export_text().split())
+    text = " ".join(printed(front_lines(Results(make_study(), trials_of(rows))), width=200).split())
     assert f"{title} network parameters" in text
 
 
@@ -129,9 +124,7 @@ def test_an_interval_without_width_is_not_written_as_one(
     study = make_study(confirm=None)
     row = trial_row("digits", 0, val_accuracy=sum(values) / len(values), replicates=len(values))
     trials, reports = trials_of([row]), reports_of(report_rows(row, values))
-    console = Console(width=200, record=True, force_terminal=False)
-    console.print(front_lines(Results(study, trials, reports)))
-    text = re.sub(r" {2,}", "  ", console.export_text())
+    text = re.sub(r" {2,}", "  ", printed(front_lines(Results(study, trials, reports)), width=200))
     assert terminal in text
     assert "± 0.00" not in text
     reader = Reader(write_report(Results(study, trials, reports), tmp_path).read_text())
@@ -150,8 +143,6 @@ def test_an_empty_front_says_why(tmp_path: Path, constraints: list[str], params:
     study = make_study(datasets=["digits", "mnist"], confirm=None, constraints=constraints)
     rows = [trial_row("digits", n, params=p, val_accuracy=0.9, val_loss=3.0) for n, p in enumerate(params)]
     results = Results(study, trials_of(rows), reports_of([]))
-    console = Console(width=200, record=True, force_terminal=False)
-    console.print(front_lines(results))
-    assert f"No front yet on digits: {says}" in (text := console.export_text())
+    assert f"No front yet on digits: {says}" in (text := printed(front_lines(results), width=200))
     assert "No front yet on mnist: no trial is complete." in text
     assert f"There is no answer yet: {says}" in Reader(write_report(results, tmp_path).read_text()).text

@@ -29,20 +29,10 @@ LOCAL = ("--executor", "local", "--device", "cpu", "--tracker", "none")
 
 # Processes that are forked from one that has imported everything: seconds less per command, the same code.
 _FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(
-    [
-        "ablate.driver.run",
-        "ablate.cli.app",
-        "ablate.functions.border.inside",
-        "ablate.functions.keeping",
-        "support.faults.counting",
-        "altair",
-        "matplotlib.pyplot",
-        "sklearn.datasets",
-        "vl_convert",
-        "torch._dynamo",
-    ]
-)
+_FORKS.set_forkserver_preload([
+    "ablate.driver.run", "ablate.cli.app", "ablate.functions.border.inside", "ablate.functions.keeping",
+    "support.faults.counting", "altair", "matplotlib.pyplot", "sklearn.datasets", "vl_convert", "torch._dynamo",
+])  # fmt: skip
 
 
 class Command:

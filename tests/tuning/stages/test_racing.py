@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from ablate.base.randomness import stream
 from ablate.base.spending import spend
@@ -29,6 +27,7 @@ from ablate.tuning import Search
 from ablate.tuning.recorded import recorded_searches
 from ablate.tuning.stages.front_probability import SeedMeans, domination_bounds, pool_seeds
 from ablate.tuning.stages.racing import ERROR_RATE, decide, most_uncertain
+from support.page_reader import printed
 from support.searches import (
     TWO,
     CrashError,
@@ -358,9 +357,9 @@ def test_page_terminal_and_csv_show_each_network_with_its_own_number_of_seeds(tm
     given = sum(len(r["given"]) for r in rounds(tmp_path))
     assert f"{given} further seeds were given in {len(rounds(tmp_path)) - 1} rounds to networks whose place" in page
     assert "The budget of 40 seeds is spent. It is still uncertain whether the networks of search trials" in page
-    console = Console(width=200, record=True, file=io.StringIO())
-    console.print(result_lines(Results(study, trials, reports, snapshot.events)))
-    assert f"{given} further seeds were given" in " ".join(console.export_text().split())
+    assert f"{given} further seeds were given" in " ".join(
+        printed(result_lines(Results(study, trials, reports, snapshot.events)), width=200).split()
+    )
 
 
 def _trials_of(snapshot: Snapshot) -> dict[int, set[int]]:
