@@ -13,7 +13,7 @@ from ablate.base.errors import AblateError, RequestError
 from ablate.core.objectives import count_states
 from ablate.core.trial import TrialState
 from ablate.ledger import EventRecord, StudyRecord
-from ablate.ledger.requests import STOP, Request, find_refused, find_unanswered
+from ablate.ledger.requests import CLOSE, JUDGE, STOP, Request, find_refused, find_unanswered
 from ablate.results.comparison.comparison import cells
 from ablate.results.front.budget import ended_early_text, hours_content, hours_text
 from ablate.results.front.findings import findings
@@ -36,7 +36,8 @@ def status_of(found: Stored, locations: Locations) -> dict[str, Any]:
     record, trials = found.record, found.snapshot.trials
     study = cover_datasets(found.study, trials)
     here = recorded_searches(found.study, found.snapshot)
-    driver, finished = running_driver(record), is_finished(here.values(), record.active_seconds)
+    driver, asked = running_driver(record), find_unanswered(found.snapshot.events)
+    finished = is_finished(here.values(), record.active_seconds) and not {JUDGE, CLOSE} & {r.command for r in asked}
     state = "running" if driver is not None else "finished" if finished else "interrupted"
     return {
         "study": record.name,

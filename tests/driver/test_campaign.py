@@ -17,6 +17,8 @@ import pytest
 import ablate
 from ablate.functions.versions import environment
 from ablate.ledger import Ledger
+from ablate.studies.locations import Locations
+from ablate.studies.status import overview
 from ablate.tracking.address import default_uri
 from support.commands import LOCAL, checked, run, write_study
 from support.paths import REPOSITORY
@@ -88,6 +90,7 @@ def test_each_state_has_its_line_and_exit_code(say: Say) -> None:
     for options, code, line in cases:
         assert (found := say("judge", "planted", *options))[0] == code, found
         assert line in found[1], options
+    assert [study["state"] for study in overview(Locations(runs_dir=Path("runs")))] == ["interrupted"]
     found = checked("judge", say("judge", "planted", "--set", "config.effect=0.09", "--json")[1])
     assert (found["state"], found["k"], found["reign"]) == ("discard", 2, 2), "after the one that waited"
     listed = checked("campaign_list", say("campaign", "list", "planted", "--json")[1])
