@@ -17,8 +17,11 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import pytest
+
 from ablate.ledger import EventRecord, Ledger, TrialRecord
 from support.faults import counting
+from support.page_reader import draw_nothing
 from support.paths import TESTS
 from support.processes import marked
 
@@ -233,7 +236,7 @@ class StudyRun:
 def forked(
     arguments: Sequence[str], environment: Mapping[str, str], output: str, cpus: int | None, inject: Inject | None
 ) -> None:
-    """Become the command `ablate *arguments` in a session of its own; its page is without the script for figures."""
+    """Become the command `ablate *arguments` in a session of its own; its page is without figures."""
     os.setsid()
     file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     for stream in (1, 2):
@@ -253,9 +256,8 @@ def forked(
             address="local", num_cpus=cpus, include_dashboard=False, log_to_driver=False, object_store_memory=memory
         )
     from ablate.cli.app import main
-    from ablate.results.report import frame
 
-    frame.bundle = lambda: ""  # type: ignore[assignment]  # takes seconds to make
+    draw_nothing(pytest.MonkeyPatch())
     main()
 
 
