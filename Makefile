@@ -7,7 +7,7 @@ DOCS := $(VENV)/.docs-installed
 # Where PYTHONDONTWRITEBYTECODE is set, each of the many processes that tests start would compile ablate anew.
 RUN_ENV := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 # Files in the order of tests/conftest.py: those that take long come first.
-PYTEST := $(RUN_ENV) $(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder
+PYTEST := $(RUN_ENV) $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 PIP_QUIET := --quiet --disable-pip-version-check
 TOOLS := .venv-tools
 LOCK := $(TOOLS)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \

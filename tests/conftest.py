@@ -45,7 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the tests that take long, leave out long forms, and give each file to one process of `-n`.
+    """Mark the tests that take long, and leave out long forms.
 
     The files with the most tests that take long come first, so that the processes of `-n` end at about the same time.
     """
@@ -65,7 +65,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("services")
         if item.get_closest_marker("services") and not is_left_out:
             weights[item.path] += 1
-        item.add_marker(pytest.mark.xdist_group(str(item.path)))
     items.sort(key=lambda item: -weights[item.path])
 
 

@@ -20,7 +20,7 @@ from support.faults.study_runs import StudyRun
 from support.shapes import SHAPE_LIST, Shape, last, read, rows
 
 LIMIT = 600
-EACH = [pytest.param(shape, id=str(shape), marks=pytest.mark.xdist_group(str(shape))) for shape in SHAPE_LIST]
+EACH = [pytest.param(shape, id=str(shape)) for shape in SHAPE_LIST]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(LIMIT)]
 
 
