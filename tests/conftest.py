@@ -45,10 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the tests that take long, and leave out long forms.
-
-    The files with the most tests that take long come first, so that the processes of `-n` end at about the same time.
-    """
+    """Mark the tests that take long, leave out long forms, and begin with the files that take longest."""
     skip = pytest.mark.skip(reason="long form: make faults")
     weights: Counter[Path] = Counter()
     for item in items:

@@ -38,7 +38,9 @@ class Function:
     @staticmethod
     def of(name: str) -> Function:
         """Return the function at the import path `name`; raise RegistryError if it is not there."""
-        train = OWN_FUNCTIONS.load(name)
+        train: Any = OWN_FUNCTIONS.load(name)
+        if inspect.ismethod(call := train.__call__) and not hasattr(train, "__wrapped__"):
+            train = call
         places = (name.partition(":")[0], getattr(train, "__module__", None))
         found = [getattr(sys.modules.get(str(place)), TEST, None) for place in places]
         beside = sorted(filter(callable, found), key=_runs_tests)

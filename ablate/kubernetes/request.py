@@ -92,7 +92,7 @@ Command = Literal["search", "compare"]
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterOptions:
-    """What `ablate k8s render` is given of the cluster: image, GPUs and the location of the study's state.
+    """What is asked of a cluster: image, GPUs and places for a study's state.
 
     `secret` names a Secret of the namespace: `storage-url` (the ledger) and, if needed, the credentials of the bucket
     and of MLflow; no value of it is written into a manifest. `runs_claim` names a volume that all nodes can write, for
@@ -184,8 +184,8 @@ class ClusterRequest(ClusterOptions):
         """Yield the texts and numbers that have no meaning by themselves, a name with a proposal."""
         for option, field, form, rule in TEXTS:
             given = getattr(self, field)
-            for text in [given] if given is None or isinstance(given, str) else given:
-                if text is not None and not re.fullmatch(form, text):
+            for text in (given,) if isinstance(given, str) else given or ():
+                if not re.fullmatch(form, text):
                     near = proposal(text)
                     hint = f"Try --name {near}." if field == "name" else f"Did you mean {near!r}?"
                     named = field == "name" or rule.startswith(_OF_KUBERNETES)

@@ -113,8 +113,8 @@ def test_a_signal_ends_the_server_and_pauses_its_driver(
     folder = shutil.copytree(EXAMPLE, tmp_path / "campaign")
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(str(folder))
-    code = Path("mine.py").read_text()
-    Path("mine.py").write_text(code.replace("    yield", "    __import__('time').sleep(1)\n    yield"))
+    slow = (EXAMPLE / "mine.py").read_text().replace("    yield", "    __import__('time').sleep(1)\n    yield")
+    Path("mine.py").write_text(slow)
     assert run(capfd, "campaign", "open", "night.yaml", *LOCAL)[0] == 0
     mark = f"ABLATE_TEST_MCP={tmp_path}"
     monkeypatch.setenv(*mark.split("="))

@@ -20,7 +20,6 @@ from support.faults.study_runs import StudyRun
 from support.shapes import SHAPE_LIST, Shape, last, read, rows
 
 LIMIT = 600
-EACH = [pytest.param(shape, id=str(shape)) for shape in SHAPE_LIST]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(LIMIT)]
 
 
@@ -39,7 +38,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Shape], StudyRu
     return of
 
 
-@pytest.mark.parametrize("shape", EACH)
+@pytest.mark.parametrize("shape", SHAPE_LIST, ids=str)
 def test_a_shape_ends_with_the_answer_that_its_reports_give(
     shape: Shape, whole: Callable[[Shape], StudyRun], capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -66,7 +65,7 @@ def test_a_shape_ends_with_the_answer_that_its_reports_give(
         SPECIAL[shape](run)
 
 
-@pytest.mark.parametrize("shape", EACH)
+@pytest.mark.parametrize("shape", SHAPE_LIST, ids=str)
 def test_a_shape_that_is_killed_ends_with_every_row_of_one_that_was_not(
     shape: Shape, whole: Callable[[Shape], StudyRun], tmp_path: Path
 ) -> None:

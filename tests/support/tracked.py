@@ -39,7 +39,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def own_world(tmp_path: Path) -> Iterator[World]:
-    """A study with a fresh ledger and a folder of its own."""
     with Ledger.open(f"sqlite:///{tmp_path}/ledger.sqlite", clock=Clock()) as ledger:
         yield World(tmp_path, ledger)
 

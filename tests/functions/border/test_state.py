@@ -81,7 +81,6 @@ config:
   way: {{choices: [{ways}]}}
 epochs: 3
 objectives: [{{metric: val_loss, direction: minimize}}]
-replicates: {replicates}
 sampler: {{name: random}}
 start: [{starts}]
 scheduler: {{name: none}}
@@ -90,7 +89,7 @@ confirm: null
 """
 
 
-def write(folder: Path, replicates: int, changes: Sequence[str]) -> None:
+def write(folder: Path, changes: Sequence[str]) -> None:
     """Write the study, in which a trial that changes nothing follows each one that does, and its code."""
     code = HEAD
     for way, statement in CHANGES.items():
@@ -100,7 +99,7 @@ def write(folder: Path, replicates: int, changes: Sequence[str]) -> None:
     ways = [f"fine{i}" for i in range(len(changes) + 1)]
     order = [ways[0], *(each for pair in zip(changes, ways[1:], strict=True) for each in pair)]
     starts = ", ".join(f"{{config.way: {each}}}" for each in order)
-    text = STUDY.format(ways=", ".join(order), starts=starts, count=len(order), replicates=replicates)
+    text = STUDY.format(ways=", ".join(order), starts=starts, count=len(order))
     (folder / "study.yaml").write_text(text)
 
 
@@ -136,7 +135,7 @@ def test_what_one_trial_changes_of_its_process_no_other_trial_sees(
     capfd: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    write(tmp_path, 1, changes)
+    write(tmp_path, changes)
     monkeypatch.chdir(tmp_path)
     before = driver()
     code, out, err = run(capfd, "search", "study.yaml", *executor)
