@@ -15,7 +15,7 @@ from ablate.engine.tasks import load_task
 from ablate.engine.training import predictor
 from ablate.ledger import TrialRecord
 from support.faults import killing
-from support.faults.study_runs import Command, StudyRun
+from support.faults.study_runs import StudyRun
 from support.page_reader import Reader
 
 STUDY = """\
@@ -31,15 +31,9 @@ TRAINED = 2 * 2 * 2  # reports of all trials: data sets, variants, epochs
 ONE = STUDY.replace(", again: {task: digits, patch: 2, train_limit: 128}", "")
 
 
-def compare(run: StudyRun, *more: str, inject: partial[None] | None = None) -> Command:
-    """Start `ablate compare`."""
-    where = ("--runs-dir", str(run.runs), "--data-dir", str(run.data))
-    return run.start("compare", str(run.file), *where, *run.options, *more, inject=inject)
-
-
 def finish(run: StudyRun, *more: str, status: int = 0) -> str:
     """Run `ablate compare` to its end, which must have this exit code; return the page as a reader sees it."""
-    command = compare(run, *more)
+    command = run.compare(*more)
     assert command.wait() == status, command.output
     return Reader((run.home / "report" / "index.html").read_text(encoding="utf-8")).text
 
@@ -76,7 +70,7 @@ def cells(run: StudyRun) -> dict[tuple[str, str, str], float]:
 @pytest.mark.parametrize("survived", [0, 1, 3])
 def test_every_network_is_read_on_test_once_though_the_driver_is_killed(tmp_path: Path, survived: int) -> None:
     run = StudyRun(folder=tmp_path, text=STUDY)
-    killed = compare(run, inject=partial(killing.at_report, "after", TRAINED + survived))
+    killed = run.compare(inject=partial(killing.at_report, "after", TRAINED + survived))
     assert killed.wait() == -9, killed.output
     assert len(opened(run)) == (survived > 0) + (survived > 2)
     page = finish(run)
@@ -105,7 +99,7 @@ def test_every_network_is_read_on_test_once_though_the_driver_is_killed(tmp_path
 
 def test_what_was_not_read_on_test_is_not_said_to_be_incomplete(tmp_path: Path) -> None:
     run = StudyRun(folder=tmp_path, text=ONE)
-    assert compare(run, inject=partial(killing.at_report, "after", TRAINED // 2)).wait() == -9
+    assert run.compare(inject=partial(killing.at_report, "after", TRAINED // 2)).wait() == -9
     written = run.start("report", run.name, "--runs-dir", str(run.runs))
     assert written.wait() == 0, written.output
     page = Reader((run.home / "report" / "index.html").read_text(encoding="utf-8")).text
@@ -122,7 +116,7 @@ def test_what_was_not_read_on_test_is_not_said_to_be_incomplete(tmp_path: Path) 
 
 def test_a_network_whose_checkpoint_is_missing_is_named(tmp_path: Path) -> None:
     run = StudyRun(folder=tmp_path, text=ONE)
-    assert compare(run, inject=partial(killing.at_report, "after", TRAINED // 2)).wait() == -9
+    assert run.compare(inject=partial(killing.at_report, "after", TRAINED // 2)).wait() == -9
     shutil.rmtree(checkpoint_folder(run.home, run.trials()[1].key))
     page = finish(run, status=1)  # a row without its number is no complete comparison
     assert {t.config.evaluates: str(t.state) for t in evaluating(run)} == {0: "COMPLETE", 1: "FAIL"}
@@ -158,6 +152,6 @@ def test_data_sets_and_seeds_that_follow_open_the_split_again(tmp_path: Path) ->
 
 def test_metrics_of_the_test_split_are_refused_where_validation_is_it(tmp_path: Path) -> None:
     run = StudyRun(folder=tmp_path, text=ONE + "protocol: paper\n")
-    command = compare(run)
+    command = run.compare()
     assert command.wait() == 2
     assert "under `protocol: paper` validation is the test split: write val_accuracy" in command.output

@@ -11,7 +11,7 @@ import pytest
 
 from ablate.core.trial import TUNE_SEED_BASE
 from support.faults import killing
-from support.faults.study_runs import LOCAL, Command, StudyRun
+from support.faults.study_runs import LOCAL, StudyRun
 from support.page_reader import Reader
 
 STUDY = """\
@@ -30,12 +30,6 @@ TUNING, ROWS = 2 * 4, 3  # trials, one report each
 RATE = "config.rate"
 
 
-def compare(run: StudyRun, *more: str, inject: partial[None] | None = None) -> Command:
-    """Start `ablate compare`."""
-    where = ("--runs-dir", str(run.runs), "--data-dir", str(run.data))
-    return run.start("compare", str(run.file), *where, *run.options, *more, inject=inject)
-
-
 def ledger_of(run: StudyRun) -> list[tuple[Any, str]]:
     """Return configuration and state of each trial."""
     return [(trial.config.to_json(), str(trial.state)) for trial in run.trials()]
@@ -45,7 +39,7 @@ def ledger_of(run: StudyRun) -> list[tuple[Any, str]]:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> StudyRun:
     """The study, run without interruption and one trial at a time."""
     run = StudyRun(folder=tmp_path_factory.mktemp("whole"), text=STUDY)
-    command = compare(run)
+    command = run.compare()
     assert command.wait() == 0, command.output
     return run
 
@@ -65,14 +59,14 @@ def test_each_seed_is_trained_at_the_best_rate_of_its_tuning_seed(whole: StudyRu
 @pytest.mark.parametrize(("when", "report"), [("after", 3), ("before", TUNING), ("after", TUNING)])
 def test_killed_in_its_tuning_and_at_its_end(whole: StudyRun, tmp_path: Path, when: killing.When, report: int) -> None:
     run = StudyRun(folder=tmp_path, text=STUDY)
-    assert compare(run, inject=partial(killing.at_report, when, report)).wait() == -9
+    assert run.compare(inject=partial(killing.at_report, when, report)).wait() == -9
     status = run.start("status", run.name, "--runs-dir", str(run.runs))
     assert status.wait() == 0, status.output
     committed = report - (when == "before")
     said = " ".join(status.output.split())
     assert "Interrupted (here: tuning)." in said
     assert f"Budget left: here 2 of 2 trials, here {TUNING - committed} of 8 tuning trials." in said
-    command = compare(run)
+    command = run.compare()
     assert command.wait() == 0, command.output
     assert ledger_of(run) == ledger_of(whole)
 
@@ -85,13 +79,13 @@ def test_killed_among_its_rows_and_in_its_extension(tmp_path: Path, whole: Study
     for name, kills in (("killed", True), ("straight", False)):
         run = StudyRun(folder=tmp_path / name, text=STUDY)
         if kills:
-            assert compare(run, inject=partial(killing.at_report, "after", first)).wait() == -9
-        assert compare(run).wait() == 0
+            assert run.compare(inject=partial(killing.at_report, "after", first)).wait() == -9
+        assert run.compare().wait() == 0
         assert ledger_of(run) == ledger_of(whole)
         run.file.write_text(longer)
         if kills:
-            assert compare(run, "--extend", inject=partial(killing.at_report, "after", second)).wait() == -9
-        command = compare(run, "--extend")
+            assert run.compare("--extend", inject=partial(killing.at_report, "after", second)).wait() == -9
+        command = run.compare("--extend")
         assert command.wait() == 0, command.output
         runs.append(ledger_of(run))
     assert runs[0] == runs[1]
@@ -104,14 +98,14 @@ def test_killed_among_its_rows_and_in_its_extension(tmp_path: Path, whole: Study
 def test_two_trials_at_a_time_give_the_same_rows(whole: StudyRun, tmp_path: Path) -> None:
     options = ("--executor", "ray", "--cpus-per-trial", "1", *LOCAL[2:])
     run = StudyRun(folder=tmp_path, text=STUDY, options=options, cpus=2)
-    command = compare(run)
+    command = run.compare()
     assert command.wait() == 0, command.output
     assert ledger_of(run) == ledger_of(whole)
 
 
 def test_a_row_that_nothing_could_tune_is_named_and_stays_as_it_is(tmp_path: Path) -> None:
     run = StudyRun(folder=tmp_path, text=STUDY.replace("parts: {part", "parts: {other: {config: {arm: broken}}, part"))
-    command = compare(run)
+    command = run.compare()
     assert command.wait() == 1, command.output
     assert "without-other" in command.output.splitlines()[-1]
     states = {(t.config.stage, t.config.variant, str(t.state)) for t in run.trials()}

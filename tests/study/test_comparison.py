@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from ablate.base.errors import StudyFileError
 from ablate.core.objectives import given_for
 from ablate.study import parse_study
+from support.entries import faults
 from support.searches import driving, run_all, run_trial, url_in
 from support.trials import configs
 
@@ -37,12 +37,6 @@ compare:
     val_accuracy:
       reverse: {qkv: 0.698, kv: {value: 0.705, note: as printed}}
 """
-
-
-def faults(text: str) -> list[str]:
-    with pytest.raises(StudyFileError, match=r"f\.yaml") as caught:
-        parse_study(text, "f.yaml")
-    return str(caught.value).splitlines()
 
 
 def test_a_design_is_every_variant_of_every_configuration_together() -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from ablate.base.errors import StudyFileError
 from ablate.study import parse_study
 from ablate.study.design import REMOVED, Factor, arm_name, arms, faults
+from support.entries import study_fault
 from support.paths import REPOSITORY
 
 FILE = """\
@@ -49,12 +49,6 @@ def named(design: str, text: str = FILE) -> list[str]:
 
 def factors(count: int) -> list[Factor]:
     return [Factor(name=name, levels=(REMOVED,)) for name in string.ascii_lowercase[:count]]
-
-
-def fault(text: str) -> str:
-    with pytest.raises(StudyFileError, match=r"f\.yaml") as caught:
-        parse_study(text, "f.yaml")
-    return str(caught.value)
 
 
 def test_the_default_is_leave_one_out() -> None:
@@ -107,8 +101,8 @@ def test_forms_that_exclude_each_other_are_one_factor_with_levels() -> None:
     assert (model.mlp, model.value, model.similarity) == (0, "none", "mirrored")
     assert named("add-one-in", text) == ["complete", "bare", "without-value", "without-mlp"]  # only-mlp lacks value
     both = text.replace("similarity: {levels", "similarity: {model: {depth: 2}, levels")
-    assert "one of the two" in fault(both.replace("DESIGN", "full"))
-    assert "parts.mlp" in fault(FILE.replace("{model: {mlp: none}}", "{}").replace("DESIGN", "full"))
+    assert "one of the two" in study_fault(both.replace("DESIGN", "full"))
+    assert "parts.mlp" in study_fault(FILE.replace("{model: {mlp: none}}", "{}").replace("DESIGN", "full"))
 
 
 def test_parts_of_a_function_are_combined_by_pattern_and_keep_its_epochs() -> None:
@@ -167,12 +161,12 @@ def test_a_design_that_the_parts_cannot_have_names_its_rule(count: int, design: 
     ],
 )
 def test_a_fault_of_a_design_has_its_place_and_rule(text: str, says: str) -> None:
-    assert says in fault(text)
+    assert says in study_fault(text)
 
 
 def test_a_design_needs_parts() -> None:
     text = "study: a\ndatasets: [digits]\nvariants: [{name: a}]\ncompare: {baseline: a, design: full}\n"
-    assert "compare.design: a design combines `parts`" in fault(text)
+    assert "compare.design: a design combines `parts`" in study_fault(text)
 
 
 def test_the_study_files_of_the_page_are_good() -> None:

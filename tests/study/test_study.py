@@ -13,6 +13,7 @@ from ablate.core.objectives import violation
 from ablate.engine.models.settings import ModelConfig
 from ablate.study import Study, difference, load_study, parse_study, read_study
 from ablate.study.schema import json_schema
+from support.entries import faults
 from support.paths import REPOSITORY
 from support.trials import configs
 
@@ -32,12 +33,6 @@ training:
 budget: {trials: 10, wall_clock: 1h30m}
 constraints: [params <= 2_000]
 """
-
-
-def faults(text: str) -> list[str]:
-    with pytest.raises(StudyFileError, match=r"f\.yaml") as caught:
-        parse_study(text, "f.yaml")
-    return str(caught.value).splitlines()
 
 
 def test_a_good_file_becomes_complete_configurations() -> None:

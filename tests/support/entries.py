@@ -28,3 +28,15 @@ def refusal(**settings: Any) -> str:
 def is_not_had(said: str, task: str, setting: str) -> bool:
     """Return whether `said` names place and rule of a setting that `task` does not have."""
     return f"study:3: datasets.a.{setting} = " in said and f": task {task} does not have this setting. " in said
+
+
+def study_fault(text: str) -> str:
+    """Return what is said of a study file that must be refused."""
+    with pytest.raises(StudyFileError, match=r"f\.yaml") as caught:
+        parse_study(text, "f.yaml")
+    return str(caught.value)
+
+
+def faults(text: str) -> list[str]:
+    """Return the faults of a study file that must be refused, one line each."""
+    return study_fault(text).splitlines()

@@ -162,6 +162,11 @@ class StudyRun:
         options = ("--runs-dir", str(self.runs), "--data-dir", str(self.data), *storage, *self.options, *more)
         return self.start("search", str(self.file), *options, fresh=fresh, inject=inject)
 
+    def compare(self, *more: str, inject: Inject | None = None) -> Command:
+        """Start `ablate compare`."""
+        where = ("--runs-dir", str(self.runs), "--data-dir", str(self.data))
+        return self.start("compare", str(self.file), *where, *self.options, *more, inject=inject)
+
     def start(self, *arguments: str, fresh: bool = False, inject: Inject | None = None) -> Command:
         """Start any command of `ablate`."""
         assert not (fresh and inject), "faults are put into forked processes only"

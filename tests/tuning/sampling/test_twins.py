@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from ablate.base.errors import RequestError, StudyFileError
+from ablate.base.errors import RequestError
 from ablate.core.config import Counted, Size
 from ablate.engine.models import measure
 from ablate.engine.training.family import FamilySettings
 from ablate.study import Study, parse_study
 from ablate.tuning.sampling.twins import TwinSizes
+from support.entries import study_fault
 from support.ledgers import SHAPE
 from support.searches import driving, run_all, url_in
 
@@ -44,12 +45,6 @@ def sized(study: Study, measured: Any = None) -> TwinSizes:
         return measure(settings.model, SHAPE)
 
     return TwinSizes(study=study, dataset=study.labels[0], measure=measured or own, facts=lambda: SHAPE)
-
-
-def fault(text: str) -> str:
-    with pytest.raises(StudyFileError, match=r"f\.yaml") as caught:
-        parse_study(text, "f.yaml")
-    return str(caught.value)
 
 
 def counted(params: int | None) -> Size | None:
@@ -169,7 +164,7 @@ def test_a_size_that_is_not_known_and_one_that_is_no_smaller_are_faults(monkeypa
     ],
 )
 def test_a_fault_of_a_twin_or_placebo_has_its_place(text: str, says: str) -> None:
-    assert says in fault(text)
+    assert says in study_fault(text)
 
 
 def test_what_makes_rows_belongs_to_the_fingerprint_and_what_is_shown_does_not() -> None:
