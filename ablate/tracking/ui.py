@@ -10,13 +10,13 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 import webbrowser
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from html import escape
+from http.client import HTTPException
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -123,7 +123,7 @@ def serve(
                         return server.returncode
                 ready(pages)
             while server is None or server.poll() is None:
-                time.sleep(POLL_SECONDS)  # not without end: the kernel may give a signal to another thread
+                time.sleep(POLL_SECONDS)  # no wait without end: another thread may get the signal
             return server.returncode
     except _ToldError as told:
         if server is not None:
@@ -155,7 +155,7 @@ def study_pages(command: UiCommand) -> list[StudyPage] | None:
     try:
         with DIRECT.open(request, timeout=10) as answer:
             found = json.load(answer).get("experiments", [])
-    except (OSError, urllib.error.URLError, ValueError):
+    except (OSError, HTTPException, ValueError):
         return None
     own = [experiment for experiment in found if experiment["experiment_id"] != "0"]  # 0 is MLflow's `Default`
     return [

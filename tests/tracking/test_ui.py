@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from email.message import Message
@@ -25,6 +26,7 @@ from ablate.tracking import ui as ui_module
 from ablate.tracking.address import artifact_root, default_uri
 from ablate.tracking.contents import Point
 from ablate.tracking.store import open_store
+from ablate.tracking.ui import UiCommand, study_pages
 from ablate.tracking.ui_server import only_reads
 from ablate.tracking.view import experiment_tags
 from support.ports import free_port
@@ -123,9 +125,20 @@ def test_the_page_of_each_study_is_printed(ui: Ui) -> None:
     assert re.search(rf"^shop: {page}&viewStateShareKey=ablate$", ui.said(), re.MULTILINE)
 
 
-def test_a_port_that_is_taken_is_refused_before_anything_starts(runs: Path) -> None:
-    with listening("127.0.0.1", 0) as other, pytest.raises(RequestError, match=r"--port \d+: Address already in use"):
-        mlflow_beside(Locations(runs_dir=runs), "auto", other.getsockname()[1])
+def test_a_port_that_is_taken_is_refused_and_an_echo_on_it_is_no_server(runs: Path) -> None:
+    with listening("127.0.0.1", 0) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(RequestError, match=r"--port \d+: Address already in use"):
+            mlflow_beside(Locations(runs_dir=runs), "auto", port)
+
+        def echo() -> None:
+            with other.accept()[0] as line:
+                line.sendall(line.recv(1000))
+
+        (thread := threading.Thread(target=echo)).start()
+        own = {"arguments": (), "environment": {"ABLATE_UI_TOKEN": "t"}, "host": "127.0.0.1", "port": port}
+        assert study_pages(UiCommand(**own)) is None
+        thread.join()
 
 
 class Client:
