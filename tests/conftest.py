@@ -45,7 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the tests that take long, leave out long forms, and begin with the files that take longest."""
+    """Mark the tests that take long, leave out long forms, and begin with the files that have most of the former."""
     skip = pytest.mark.skip(reason="long form: make faults")
     weights: Counter[Path] = Counter()
     for item in items:

@@ -77,7 +77,7 @@ async def _served(server: MCPServer, end: Callable[[], None]) -> None:
 
     def leave(number: signal.Signals) -> None:
         end()
-        os._exit(0 if number == signal.SIGINT else 128 + number)  # the thread that waits for a line never ends
+        os._exit(0 if number == signal.SIGINT else 128 + number)  # a thread waits for a line
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -173,7 +173,9 @@ class Judging:
                     f" resume {self.name}"
                 )
             if running_driver(found.stored.record) is None:
-                self.driver = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=sys.stderr)
+                self.driver = subprocess.Popen(
+                    self.command, stdin=subprocess.DEVNULL, stdout=sys.stderr, start_new_session=True
+                )
 
     def end(self) -> None:
         """Let the driver pause its runs, and wait for it; the next server continues them."""

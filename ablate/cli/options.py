@@ -248,7 +248,7 @@ RUN = tuple(name for name in GATHERED if name not in ("deterministic", "extend",
 
 
 def gather(*names: str, known: Mapping[str, Any] = GATHERED) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that gives a command the options `names`, of `known`, in the place of its parameter `asked`.
+    """Return a decorator that gives a command the options `names` of `known` in the place of its parameter `asked`.
 
     The command gets them as one object of the class that annotates `asked`, whose defaults they have. An option that is
     a parameter of the command too is passed as that.

@@ -38,9 +38,7 @@ class Function:
     @staticmethod
     def of(name: str) -> Function:
         """Return the function at the import path `name`; raise RegistryError if it is not there."""
-        train: Any = OWN_FUNCTIONS.load(name)
-        if inspect.ismethod(call := train.__call__) and not hasattr(train, "__wrapped__"):
-            train = call
+        train = OWN_FUNCTIONS.load(name)
         places = (name.partition(":")[0], getattr(train, "__module__", None))
         found = [getattr(sys.modules.get(str(place)), TEST, None) for place in places]
         beside = sorted(filter(callable, found), key=_runs_tests)
@@ -49,7 +47,12 @@ class Function:
     @property
     def reports_epochs(self) -> bool:
         """Whether it yields a report for each epoch, instead of returning one."""
-        return inspect.isgeneratorfunction(inspect.unwrap(self.train))
+        return inspect.isgeneratorfunction(self._called)
+
+    @property
+    def _called(self) -> Any:
+        called: Any = inspect.unwrap(self.train)
+        return called.__call__ if inspect.ismethod(called.__call__) else called
 
     @property
     def builds(self) -> bool:
@@ -72,7 +75,7 @@ class Function:
         function reads it by constant names.
         """
         self._check_signature(self.train, TRAIN_PARAMETERS)
-        called = inspect.unwrap(self.train)
+        called = self._called
         if inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called):
             raise RequestError(f"trainable {self.name!r} is an `async def`: write `def`, and asyncio.run(...) inside")
         if confirms and self.test is not None:

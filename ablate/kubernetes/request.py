@@ -124,7 +124,7 @@ class ClusterOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterRequest(ClusterOptions):
-    """One study on a cluster: its command, and what it needs. Raises RequestError with every fault at once."""
+    """A study, its command, and what is asked of a cluster for it. Raises RequestError with every fault at once."""
 
     name: str
     study_text: str

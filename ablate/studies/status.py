@@ -138,6 +138,8 @@ def state_lines(status: Mapping[str, Any], study: Study) -> list[str]:
     elif status["finished"]:
         state = "Finished: no trial is left to run. No driver is running."
     else:
+        if {*status["stage"].values()} == {"finished"}:
+            stages = "a change waits"
         state = f"Interrupted ({stages}). No driver is running. To continue: {status['resume']}"
     pending = [f"Pending: {each['asked']}" for each in status["requests"]["pending"]]
     refused = [f"Not done: {each['asked']}: {each['reason']}" for each in status["requests"]["refused"]]

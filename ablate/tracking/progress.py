@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
+from typing import Any
 
 from ablate.base.errors import RequestError
 from ablate.core.trial import TrialKey
 from ablate.ledger import Ledger, TrialRecord
+from ablate.tracking.patient import PatientTracker
 
 
 class Changes:
@@ -28,6 +31,19 @@ class Changes:
     def done(self, trial: TrialRecord) -> None:
         """Note that `trial` has been shown as it is."""
         del self._owed[trial.key]
+
+
+class HomeTracker(PatientTracker):
+    """A tracker that writes below `home`, a study's folder."""
+
+    system = ""
+
+    def __init__(
+        self, _name: str = "", *, home: Path, uri: str | None = None, store: object = None, **more: Any
+    ) -> None:
+        self.home = home.absolute()
+        super().__init__(label=f"{self.system} {self.home}", **more)
+        self._changes = Changes(self._ledger, self._study.name)
 
 
 def require_package(name: str) -> None:

@@ -14,8 +14,7 @@ from ablate.ledger import ReportRecord, StudyRecord, TrialRecord
 from ablate.study import Study
 from ablate.study.space import Choices, Range
 from ablate.tracking import contents
-from ablate.tracking.patient import PatientTracker
-from ablate.tracking.progress import Changes, require_package
+from ablate.tracking.progress import HomeTracker, require_package
 
 require_package("tensorboard")
 
@@ -28,30 +27,25 @@ FILE = "events.out.tfevents.0.ablate"
 FINAL = "final/"  # before an objective's value at the end of a complete trial
 
 
-class TensorBoardTracker(PatientTracker):
+class TensorBoardTracker(HomeTracker):
     """Keeps the event file of each trial equal to the ledger; PatientTracker states the guarantees.
 
     What a file must hold follows from the ledger alone. A file that holds the beginning of it is continued, whoever
     was killed while writing it; any other one is replaced.
     """
 
-    def __init__(
-        self, _name: str = "", *, home: Path, uri: str | None = None, store: object = None, **more: Any
-    ) -> None:
-        self.folder = home / FOLDER
-        super().__init__(label=f"TensorBoard {self.folder}", **more)
-        self._changes = Changes(self._ledger, self._study.name)
+    system = "TensorBoard"
 
     def catch_up(self) -> None:
         """Continue the event file of every trial that changed."""
         record = self._ledger.study(self._study.name)
         if record is None:
             return
-        _continue(self.folder, [_experiment(self._study, record)])
+        _continue(self.home / FOLDER, [_experiment(self._study, record)])
         for trial in self._changes.started():
             key = trial.key
             reports = self._ledger.reports(key.study, key.dataset, key.number)
-            _continue(self.folder / run_folder(trial.config), list(_events(self._study, trial, reports)))
+            _continue(self.home / FOLDER / run_folder(trial.config), list(_events(self._study, trial, reports)))
             self._changes.done(trial)
 
 

@@ -109,7 +109,7 @@ def serve(
     """Serve inside `live` and run MLflow's server, if any, until that ends or a signal arrives; return the exit code.
 
     `ready` is called once, when MLflow's server answers, with the page of each study. `browser` is an address to open.
-    Ctrl-C is the usual end: code 0. SIGTERM, SIGINT and SIGHUP end every process of the server, and none of them
+    Ctrl-C is the usual end: code 0. SIGTERM, SIGINT and SIGHUP, unless ignored, end every process of the server: none
     outlives this call. If this process is killed, the kernel ends the server.
     """
     server = None if command is None else _start(command)
@@ -123,7 +123,7 @@ def serve(
                         return server.returncode
                 ready(pages)
             while server is None or server.poll() is None:
-                time.sleep(POLL_SECONDS)  # no wait without end: another thread may get the signal
+                time.sleep(POLL_SECONDS)  # another thread may get the signal
             return server.returncode
     except _ToldError as told:
         if server is not None:

@@ -14,8 +14,7 @@ from ablate.core.trial import TrialConfig, TrialState
 from ablate.ledger import ReportRecord, StudyRecord, TrialRecord
 from ablate.study import Study
 from ablate.tracking import contents
-from ablate.tracking.patient import PatientTracker
-from ablate.tracking.progress import Changes, require_package
+from ablate.tracking.progress import HomeTracker, require_package
 
 os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # W&B's own reports of its errors go out to the network
 require_package("wandb")
@@ -30,19 +29,14 @@ PROJECT = "ablate"
 INIT_SECONDS = 20.0
 
 
-class WandbTracker(PatientTracker):
+class WandbTracker(HomeTracker):
     """Writes a run for each trial that has ended, once; PatientTracker states the guarantees.
 
     A run is written as a whole, because an offline run cannot be continued. What a killed driver left of one is
     removed, and the run is written again. Nothing is sent: no network and no account are needed.
     """
 
-    def __init__(
-        self, _name: str = "", *, home: Path, uri: str | None = None, store: object = None, **more: Any
-    ) -> None:
-        self.home = home.absolute()
-        super().__init__(label=f"W&B {self.home / FOLDER}", **more)
-        self._changes = Changes(self._ledger, self._study.name)
+    system = "W&B"
 
     def catch_up(self) -> None:
         """Write the run of every trial that has ended since the last call."""

@@ -127,8 +127,8 @@ def test_a_signal_ends_the_server_and_pauses_its_driver(
         await call("wait_for", request=request, seconds=0)  # starts the driver
         while state()[-2] == "0":  # no trial is running
             await asyncio.sleep(0.1)
-        [driver] = [pid for pid, words in marked(mark).items() if " resume " in words]
-        [server] = [pid for pid, words in marked(mark).items() if " mcp " in words]
+        [driver], [server] = ([p for p, said in marked(mark).items() if f" {w} " in said] for w in ("resume", "mcp"))
+        assert os.getpgid(driver) == driver, "a signal to all of the server's group reaches it once"
         signal_other_thread(server, number)
         assert await asyncio.to_thread(have_ended, [server, driver])
 

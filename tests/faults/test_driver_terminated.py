@@ -55,7 +55,8 @@ def test_a_second_signal_leaves_at_once(number: signal.Signals, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    "function", ["write_results", *(pytest.param(n, marks=pytest.mark.faults) for n in ("check_data", "build_tracker"))]
+    "function",
+    ["write_results", *(pytest.param(n, marks=pytest.mark.faults) for n in ("check_data", "build_trackers"))],
 )
 def test_terminated_where_nothing_is_trained_it_leaves_and_gives_the_study_back(
     function: str, tmp_path: Path, reference: Reference

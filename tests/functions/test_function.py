@@ -194,9 +194,9 @@ def test_a_function_is_found_with_the_test_beside_it(folder: Path) -> None:
     assert own.__module__ == "own_code", "it is that of the module that the study names"
     with pytest.raises(RegistryError, match=r"'own_code' \(\S+own_code.py\) has no 'trian'\. Did you mean 'train'"):
         Function.of("own_code:trian")
-    own = "class {0}:\n    {1} __call__(self, config, run): yield {{}}\n{2} = {0}()\n"
-    forms = ("Asked", "Yields"), ("async def", "def"), ("asked", "yields")
-    (folder / "own_object.py").write_text("".join(map(own.format, *forms)))
+    own = "class {0}:\n    {1} __call__(self, config, run): yield {{'val_loss': config['lr']}}\n{0} = {0}()\n"
+    (folder / "own_object.py").write_text(own.format("asked", "async def") + own.format("yields", "def"))
+    Function.of("own_object:yields").check(["epochs", "config.lr"], confirms=False)
     assert Function.of("own_object:yields").reports_epochs, "of an object too"
     with pytest.raises(RequestError, match="is an `async def`"):
         Function.of("own_object:asked").check((), confirms=False)

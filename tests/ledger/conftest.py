@@ -1,4 +1,4 @@
-"""A ledger with a clock that tests turn, on SQLite and on PostgreSQL."""
+"""A ledger on SQLite or PostgreSQL, with a clock that tests set."""
 
 from __future__ import annotations
 

@@ -38,5 +38,4 @@ def study_fault(text: str) -> str:
 
 
 def faults(text: str) -> list[str]:
-    """Return the faults of a study file that must be refused, one line each."""
     return study_fault(text).splitlines()

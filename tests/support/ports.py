@@ -8,7 +8,7 @@ from contextlib import suppress
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on, below those of outgoing connections, one of which could meet itself."""
+    """Return a port that nobody listens on and that no outgoing connection gets, which could then reach itself."""
     while True:
         port = 20_000 + secrets.randbelow(12_000)
         with socket.socket() as probe, suppress(OSError):

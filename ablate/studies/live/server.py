@@ -68,7 +68,7 @@ def mlflow_beside(locations: Locations, choice: str, port: int) -> tuple[UiComma
     if choice == "none" or uri.startswith(("http://", "https://")) or (file is not None and not file.is_file()):
         return None, None
     command = ui_command(uri, port=port)
-    with listening(command.host, port):  # refuses a port that another program has
+    with listening(command.host, port):  # refused if taken
         return command, command.url
 
 
@@ -101,6 +101,6 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
         opened = socket.create_server(place[:2], family=family)
     except OSError as error:
         reason = error_text(error, host).partition(" (while")[0]
-        raise RequestError(f"--host {host} --port {port}: {reason}. Choose another one.") from error
+        raise RequestError(f"{host}:{port}: {reason}. Choose another --host or --port.") from error
     with closing(opened):
         yield opened
