@@ -74,15 +74,15 @@ def mcp(
 
 async def _served(server: MCPServer, end: Callable[[], None]) -> None:
     """Serve until standard input is closed or a signal arrives."""
+    from ablate.tracking.ui import ending_signals
 
     def leave(number: signal.Signals) -> None:
         end()
         os._exit(0 if number == signal.SIGINT else 128 + number)  # a thread waits for a line
 
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            loop.add_signal_handler(number, leave, number)
+    for number in ending_signals():
+        loop.add_signal_handler(number, leave, number)
     await server.run_stdio_async()
 
 

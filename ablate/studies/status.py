@@ -55,7 +55,7 @@ def status_of(found: Stored, locations: Locations) -> dict[str, Any]:
         "wall_seconds": sum(t.wall_seconds for t in trials),
         "active_seconds": record.active_seconds,
         "failed": [{"trial": str(t.key), "error": t.error} for t in trials if t.state is TrialState.FAIL],
-        "requests": _requests(found.snapshot.events),
+        "requests": _requests(asked, found.snapshot.events),
         "test_opened": [event.dataset for event in found.snapshot.events if event.kind == "test_opened"],
     }
 
@@ -155,10 +155,10 @@ def resume_command(found: Stored, locations: Locations) -> str:
     return command_to_continue(words)
 
 
-def _requests(events: Sequence[EventRecord]) -> dict[str, list[dict[str, Any]]]:
-    """Return the requests of users that wait for a driver, and those that a driver could not carry out."""
-    waiting = [_asked(request) for request in find_unanswered(events) if request.command != STOP]
-    refused = [_asked(asked) | {"reason": reason} for asked, reason in find_refused(events) if asked.command != STOP]
+def _requests(asked: Sequence[Request], events: Sequence[EventRecord]) -> dict[str, list[dict[str, Any]]]:
+    """Return the requests of users that wait for a driver, and those that were not carried out."""
+    waiting = [_asked(each) for each in asked if each.command != STOP]
+    refused = [_asked(each) | {"reason": why} for each, why in find_refused(events) if each.command != STOP]
     return {"pending": waiting, "refused": refused}
 
 

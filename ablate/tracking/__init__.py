@@ -36,5 +36,4 @@ def build_trackers(names: Sequence[str], *, home: Path, store: Place | None = No
     None selects the default: one SQLite file and one folder of artifacts beside the study's home. Checkpoints are below
     `store`, by default the study's home. Raises RegistryError for an unknown name.
     """
-    place = home if store is None else store
-    return Several(*(TRACKERS.load(name)(name, home=home, store=place, **context) for name in names))
+    return Several(*(TRACKERS.load(name)(name, home=home, store=store or home, **context) for name in names))

@@ -109,8 +109,8 @@ def serve(
     """Serve inside `live` and run MLflow's server, if any, until that ends or a signal arrives; return the exit code.
 
     `ready` is called once, when MLflow's server answers, with the page of each study. `browser` is an address to open.
-    Ctrl-C is the usual end: code 0. SIGTERM, SIGINT and SIGHUP, unless ignored, end every process of the server: none
-    outlives this call. If this process is killed, the kernel ends the server.
+    Ctrl-C is the usual end: code 0. SIGTERM, SIGINT and SIGHUP end every process of the server: none outlives this
+    call. If this process is killed, the kernel ends the server.
     """
     server = None if command is None else _start(command)
     try:
@@ -211,15 +211,19 @@ class _ToldError(Exception):
         self.number = number
 
 
+def ending_signals() -> list[signal.Signals]:
+    """Return which signals end a server: not those that were ignored at its start (nohup)."""
+    return [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
+
+
 @contextmanager
 def _signals_raised() -> Iterator[None]:
-    """Raise _ToldError for each of ENDING that arrives inside the block and was not ignored before (nohup)."""
+    """Raise _ToldError for each of `ending_signals` that arrives inside the block."""
 
     def handle(number: int, _frame: FrameType | None) -> None:
         raise _ToldError(number)
 
-    heard = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
-    former = {number: signal.signal(number, handle) for number in heard}
+    former = {number: signal.signal(number, handle) for number in ending_signals()}
     try:
         yield
     finally:

@@ -68,7 +68,7 @@ def mlflow_beside(locations: Locations, choice: str, port: int) -> tuple[UiComma
     if choice == "none" or uri.startswith(("http://", "https://")) or (file is not None and not file.is_file()):
         return None, None
     command = ui_command(uri, port=port)
-    with listening(command.host, port):  # refused if taken
+    with listening(command.host, port):
         return command, command.url
 
 

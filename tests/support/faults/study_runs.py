@@ -241,7 +241,7 @@ class StudyRun:
 def forked(
     arguments: Sequence[str], environment: Mapping[str, str], output: str, cpus: int | None, inject: Inject | None
 ) -> None:
-    """Become the command `ablate *arguments` in a session of its own; its page is without figures."""
+    """Run `ablate *arguments` in this process, which leads a new session, and draw no figures."""
     os.setsid()
     file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     for stream in (1, 2):
