@@ -163,7 +163,7 @@ def search(
     replicates: int = 1,
     seed: int = 0,
     sampler: str | Mapping[str, Any] | None = None,
-    scheduler: str | Mapping[str, Any] = "asha",
+    scheduler: str | Mapping[str, Any] = "forecast",
     constraints: Sequence[str] = (),
     runs_dir: Path | str = RUNS,
     **options: Any,

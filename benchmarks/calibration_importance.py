@@ -155,7 +155,7 @@ class Front:
         fields["training"] = {"epochs": EPOCHS, "learning_rate": specs.pop("rate")}
         fields["model"] = specs | {"mlp": {"choices": ["none", 64]}}
         study = Study.model_validate(fields | {"confirm": None, "budget": {"trials": trials}})
-        assert study.sampler_name == "front"
+        assert study.sampler.name == "front"
         trainable = load_trainable(study.trainable)
         facts = trainable.find_facts(study.task("digits"), None)
         self._search = DatasetSearch.of(study, "digits", measure=trainable.measure, facts_of=lambda label: facts)
@@ -175,7 +175,7 @@ class Front:
         for epoch, loss in enumerate(curve, 1):
             last = whole and epoch == EPOCHS
             report = Report(epoch=epoch, metrics=({"val_accuracy": 0.5 - loss / 100},), wall_seconds=1.0, final=last)
-            self._trial.take(ReportSummary.of(self._trial.key, report, Decision.CONTINUE))
+            self._search.take(self._trial, ReportSummary.of(self._trial.key, report, Decision.CONTINUE))
         self._trial.state = State.COMPLETE if whole else State.PRUNED
         self._search.tell(self._trial)
 

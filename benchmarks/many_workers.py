@@ -11,7 +11,6 @@ are paired, with 95% t intervals. `cpu_ms` is the CPU time of a trial.
     front               as it is: while 128 or more trials run, one model makes a suggestion for each 64 of them
     a model each        one model for each suggestion
     all running         the model sees all running trials instead of the newest 125
-    no believer         running trials are neither in the model nor on the front
     random              random proposals
 """
 
@@ -31,7 +30,6 @@ import moocore
 import numpy as np
 import optuna
 import yaml
-from front_ablation import Shown
 from paired import interval
 from record import RESULTS, ROOT, write_csv
 
@@ -49,10 +47,6 @@ VARIANTS: dict[str, tuple[tuple[str, Any], ...]] = {
     "all running": (
         ("ablate.tuning.sampling.suggester.TOGETHER", NEVER),
         ("ablate.tuning.sampling.bounded_history.RUNNING", NEVER),
-    ),
-    "no believer": (
-        ("ablate.tuning.sampling.suggester.TOGETHER", NEVER),
-        ("ablate.tuning.sampling.samplers.FrontSampler", Shown),
     ),
     "random": (),
 }

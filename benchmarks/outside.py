@@ -207,7 +207,7 @@ class Ablate:
     def tell(self, losses: tuple[float, ...]) -> None:
         """End the trial with its last report."""
         report = Report(epoch=1, metrics=({"val_loss": losses[0]},), wall_seconds=1.0, final=True)
-        self._trial.take(ReportSummary.of(self._trial.key, report, Decision.CONTINUE))
+        self._search.take(self._trial, ReportSummary.of(self._trial.key, report, Decision.CONTINUE))
         self._trial.state = TrialState.COMPLETE
         self._search.tell(self._trial)
 

@@ -10,8 +10,8 @@ A trial is a row of a table that benchmarks/record_curves.py wrote: the network 
 configuration and that this search has not had. The searcher is told that network's reports as those of its
 configuration. Two workers; the clock is simulated from the recorded seconds. All have the same seeds.
 
-    ablate                the sampler `front` and the rule `asha`, by DatasetSearch: `ablate search` without ledger
-    ablate, tpe           the same with TPE on both objectives, the default before `front`
+    ablate                the default sampler and scheduler, by DatasetSearch: `ablate search` without ledger
+    ablate, tpe           the same with TPE on both objectives
     Ray Tune              OptunaSearch and ASHAScheduler of Ray Tune on val_accuracy alone, called in the order in which
                           Tune's controller calls them; reduction and first rung as ours
     Ray Tune, both        OptunaSearch on val_accuracy and the size, without a scheduler
@@ -57,11 +57,11 @@ MEASURES = ("hv_epochs", "hv_time", *(f"hv_{full}" for full in EARLIER), "found"
 CURVES = Path(__file__).resolve().parent / "curves"
 
 
-def study_of(table: str, seed: int, sampler: str = "front", rule: str = "asha") -> Study:
+def study_of(table: str, seed: int, sampler: str = "front", rule: str = "forecast") -> Study:
     """Return the study of a table with a sampler and a rule that stops."""
     fields = yaml.safe_load((CURVES / f"{table}.yaml").read_text())
     fields |= {"seed": seed, "sampler": {"name": sampler}, "budget": {"trials": 100_000}}
-    fields["scheduler"] = {"name": rule, "reduction": 3, "min_epochs": TABLES[table]}
+    fields["scheduler"] = {"name": rule} | ({"reduction": 3, "min_epochs": TABLES[table]} if rule == "asha" else {})
     return Study.model_validate(fields)
 
 

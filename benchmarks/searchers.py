@@ -132,7 +132,7 @@ class Ablate:
         report = Report(epoch=epoch, metrics=({"val_accuracy": accuracy},), wall_seconds=seconds, final=last)
         step = ReportSummary.of(trial.key, report, Decision.CONTINUE)
         stopped = not last and self._search.decide(trial, step) is Decision.STOP
-        trial.take(step)
+        self._search.take(trial, step)
         if last or stopped:
             trial.state = TrialState.PRUNED if stopped else TrialState.COMPLETE
             self._search.tell(trial)

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import moocore
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 from record import RESULTS
-
-from ablate.core.trial import Decision
-from ablate.tuning.stopping.schedulers import Scheduler
 
 Array = NDArray[np.float64]
 
@@ -68,25 +63,6 @@ def recorded(name: str) -> tuple[pl.DataFrame, Curves]:
     errors, seconds = (table[name].to_numpy().reshape(networks.height, -1) for name in ("error", "seconds"))
     cost = np.log10(networks["params"].to_numpy())
     return networks, Curves(errors=errors, seconds=seconds, cost=cost, truth=errors[:, -1])
-
-
-def of_others(name: str) -> tuple[pl.DataFrame, Curves]:
-    """Return the settings and curves of networks that others trained on CIFAR-10, from $ABLATE_DATA/curves.
-
-    `cnns` are 1,000 networks of 20 epochs, `resnets` 486 of 49 whose learning rate drops at epoch 30, one seed each
-    (Baker, Gupta, Raskar and Naik 2018, arXiv 1705.10823; MIT licence). Networks with gaps are left out. No times are
-    recorded: an epoch is taken to last .5 plus the root of the parameters over their median.
-    """
-    files = {"cnns": "metaqnn_cifar10.csv", "resnets": "deep_resnets_cifar10.csv"}
-    file = Path(os.environ.get("ABLATE_DATA", "data")) / "curves" / files[name]
-    if not file.exists():
-        raise SystemExit(f"{file} is missing. Set ABLATE_DATA to the folder that has curves/{files[name]}")
-    table = pl.read_csv(file, infer_schema_length=None)
-    columns = [column for column in table.columns if column.startswith("acc_") and column != "acc_0"]
-    table = table.with_columns(pl.col(columns).cast(pl.Float64, strict=False)).drop_nulls(columns)
-    errors, params = 1 - table.select(columns).to_numpy(), table["num_params"].to_numpy().astype(np.float64)
-    seconds = np.broadcast_to((0.5 + np.sqrt(params / np.median(params)))[:, None], errors.shape)
-    return table, Curves(errors=errors, seconds=seconds, cost=np.log10(params), truth=errors[:, -1])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,19 +139,6 @@ def simulate(
         found.ended.append(Ended(network=network, epochs=epoch, complete=last, seconds=now, spent=found.epochs))
         start(now)
     return found
-
-
-def by_scheduler(curves: Curves, scheduler: Scheduler, *, cost: bool = True) -> Report:
-    """Return the report function that asks a scheduler; without `cost` it sees the error alone."""
-
-    def report(number: int, network: int, epoch: int) -> bool:
-        if epoch == curves.epochs:
-            return False
-        losses = (float(curves.errors[network, epoch - 1]), float(curves.cost[network]))[: 1 + cost]
-        asked = {"number": number, "epoch": epoch, "losses": losses, "epochs": curves.epochs}
-        return scheduler.decide(**asked) is Decision.CONTINUE  # type: ignore[arg-type]
-
-    return report
 
 
 def volume(curves: Curves, networks: list[int], reference: tuple[float, float]) -> float:

@@ -3,12 +3,11 @@
     python benchmarks/stopping.py                  # 5 repetitions, about 3 minutes; writes results/stopping.csv
     python benchmarks/stopping.py --repetitions 3  # printed only
 
-A search has 120 trials of a table with `asha` and two simulated workers. On `digits` and `fashion_mnist` its sampler is
-that of a study file without `sampler`; on the curves of others (see simulated_search.py) the order is random. Before
-each suggestion the estimate of `budget.stop` is asked. For each setting of it the row says, as means over the
-repetitions: after how many trials the search would have ended, the share of the epochs of all 120 that it would have
-saved, the share of their hypervolume that it would have lost, the largest such loss, and what it had expected of the
-next `within` trials beside what those gained.
+A search has 120 trials of a table, with the default sampler and scheduler and two simulated workers. Before each
+suggestion the estimate of `budget.stop` is asked. For each setting of it the row says, as means over the repetitions:
+after how many trials the search would have ended, the share of the epochs of all 120 that it would have saved, the
+share of their hypervolume that it would have lost, the largest such loss, and what it had expected of the next `within`
+trials beside what those gained.
 """
 
 from __future__ import annotations
@@ -23,15 +22,13 @@ import yaml
 from record import RESULTS, write_csv
 from search import CURVES, TABLES
 from searchers import Ablate, Table, proposals
-from simulated_search import Array, Curves, by_scheduler, of_others, recorded, simulate, volume
+from simulated_search import Array, Curves, recorded, simulate, volume
 
 from ablate.study import Study
 from ablate.tuning.stopping.gain import gain_of_next
-from ablate.tuning.stopping.schedulers import FrontAsha
 
 TRIALS, WORKERS = 120, 2
 SETTINGS = tuple((gain, within) for within in (10, 20) for gain in (0.02, 0.01, 0.005, 0.002))
-ORDERS = {"digits": 3, "fashion_mnist": 2, "cnns": 3, "resnets": 3}  # first rung
 PACKAGES = ("numpy", "moocore", "optuna")
 
 
@@ -91,16 +88,9 @@ def follow(table: str, seed: int) -> Followed:
 
 def searching(table: str, seed: int) -> tuple[Callable[[int], int | None], Any, Curves, tuple[float, float]]:
     """Return proposal, report, curves and reference of a search."""
-    if table not in TABLES:
-        _, curves = of_others(table)
-        curves = curves.taken(np.random.default_rng(seed).permutation(len(curves.cost)))
-        rule = FrontAsha(reduction=3, min_epochs=ORDERS[table])
-        reference = float(curves.truth.max()), float(curves.cost.max())
-        return lambda number: number, by_scheduler(curves, rule), curves, reference
     networks, curves = recorded(table)
     fields = yaml.safe_load((CURVES / f"{table}.yaml").read_text())
-    del fields["sampler"]
-    fields |= {"seed": seed, "budget": {"trials": TRIALS}, "scheduler": {"min_epochs": ORDERS[table]}}
+    fields |= {"seed": seed, "budget": {"trials": TRIALS}, "sampler": {}, "scheduler": {}}
     study = Study.model_validate(fields)
     rows = Table(study, networks, curves)
     asked = Ablate(study, curves)
@@ -144,9 +134,9 @@ def main() -> None:
     """Measure every table, print each row, and write them after a whole run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repetitions", type=int)
-    parser.add_argument("--table", choices=list(ORDERS))
+    parser.add_argument("--table", choices=list(TABLES))
     asked = parser.parse_args()
-    for table in [asked.table] if asked.table else ORDERS:
+    for table in [asked.table] if asked.table else TABLES:
         found = rows_of(table, asked.repetitions or 5)
         for row in found:
             print("  ".join(f"{key} {value}" for key, value in row.items()), flush=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
@@ -12,8 +13,11 @@ from ablate.base.plain_text import one_printable_line
 FAULTS_SHOWN = 20
 NAMES_SHOWN = 50
 V = TypeVar("V")
-NO_MEMORY = "DefaultCPUAllocator: can't allocate memory"  # torch's message in a RuntimeError on a CPU
+_NO_MEMORY = re.compile(
+    r"out of memory|OutOfMemoryError|can't allocate memory|RESOURCE_EXHAUSTED|\bMemoryError\b", re.I
+)
 TrialFault = Literal["trial", "memory", "died"]
+FailureKind = TrialFault | Literal["pack", "store"]
 RESUMABLE = 75  # EX_TEMPFAIL of sysexits.h: nothing is lost, the same command continues
 
 
@@ -170,6 +174,14 @@ class TrialError(AblateError):
 
 class PausedError(AblateError):
     """A trial has paused as requested; it continues from the checkpoint that it has written."""
+
+
+def lacks_memory(text: str) -> bool:
+    """Return whether an error's type and text, or the last output of a process, tell of a lack of memory.
+
+    They are those of CUDA and of PyTorch on a CPU, of JAX and of Python.
+    """
+    return bool(_NO_MEMORY.search(text))
 
 
 def each_once(pairs: Iterable[tuple[str, V]]) -> dict[str, V]:

@@ -237,7 +237,7 @@ SAMPLERS = Registry(
 )
 SCHEDULERS = Registry(
     "scheduler",
-    {"asha": "ablate.tuning.stopping.schedulers:build_asha", "none": "ablate.tuning.stopping.schedulers:build_none"},
+    {name: f"ablate.tuning.stopping.schedulers:build_{name}" for name in ("forecast", "asha", "none")},
 )
 TRACKERS = Registry(
     "tracker",

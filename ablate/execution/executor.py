@@ -5,9 +5,9 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from ablate.base.errors import NO_MEMORY, CheckpointDownError, TrialError
+from ablate.base.errors import CheckpointDownError, FailureKind, TrialError, lacks_memory
 from ablate.base.plain_text import storable
 from ablate.base.redaction import error_text
 from ablate.core.trial import Report, TrialKey
@@ -43,7 +43,7 @@ class Failure:
 
     message: str
     traceback: str = ""
-    kind: Literal["trial", "memory", "died", "pack", "store"] = "trial"
+    kind: FailureKind = "trial"
 
     @staticmethod
     def of(error: BaseException) -> Failure:
@@ -51,12 +51,12 @@ class Failure:
         text, name = error_text(error, first_line=True), type(error).__name__
         own = isinstance(error, TrialError | CheckpointDownError)
         message = storable(text if own or text == name else f"{name}: {text}")
-        kind: Literal["trial", "memory", "died", "store"] = error.kind if isinstance(error, TrialError) else "trial"
+        kind: FailureKind = error.kind if isinstance(error, TrialError) else "trial"
         detail = error.detail if isinstance(error, TrialError) else ""
         if isinstance(error, CheckpointDownError):
             kind = "store"
-        elif isinstance(error, MemoryError) or name == "OutOfMemoryError" or NO_MEMORY in text:
-            kind = "memory"  # by name: torch is not imported here
+        elif isinstance(error, MemoryError) or lacks_memory(f"{name}: {text}"):
+            kind = "memory"
         return Failure(
             message=message, traceback=storable(detail or "".join(traceback.format_exception(error))), kind=kind
         )

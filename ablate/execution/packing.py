@@ -147,8 +147,7 @@ class Packing:
             if _ends_driver(outcome):
                 raise CheckpointDownError(f"trial {key}: {outcome.message}")
             logger.warning("trial %s failed: %s", key, outcome.message)
-            retry = outcome.kind in ("memory", "died", "pack")
-            self.search.fail(key, outcome.message, retry=retry, detail=outcome.traceback)
+            self.search.fail(key, outcome.message, kind=outcome.kind, detail=outcome.traceback)
             return False
         if isinstance(outcome, Paused | Crowded):
             self.search.pause(key)

@@ -133,7 +133,7 @@ class TuneSession:
         message = f"its process died: {reason}"
         for key in self.running[trial_id].members:
             logger.warning("trial %s failed: %s", key, message)
-            self.search.fail(key, message, retry=True)
+            self.search.fail(key, message, kind="died")
         self.on_event()
 
     def ended(self, trial_id: str) -> None:

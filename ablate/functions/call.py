@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from greenlet import getcurrent, greenlet
 
-from ablate.base.errors import NO_MEMORY, AblateError, PausedError, TrialError
+from ablate.base.errors import AblateError, PausedError, TrialError, lacks_memory
 from ablate.functions.blame import ABLATE, place_of_generator, user_line
 from ablate.functions.door import Door, TrialPausedError, TrialStoppedError
 from ablate.functions.function import Function
@@ -167,7 +167,7 @@ class Call:
             return PausedError(str(error))
         epoch = self.run.epoch + (0 if self.run.loops or self.run.epoch == 0 else 1)
         when = "" if self.run.stays else f" in epoch {epoch}" if epoch else " before its first report"
-        memory = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or NO_MEMORY in str(error)
+        memory = isinstance(error, MemoryError) or lacks_memory(f"{type(error).__name__}: {error}")
         return TrialError(user_line(error, when, place=self.place), "memory" if memory else "trial")
 
     def _checked(self, value: object, check: Callable[[object, Run], Checked]) -> tuple[Checked, ...]:

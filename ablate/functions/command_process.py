@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from time import monotonic, perf_counter
 
-from ablate.base.errors import PausedError, TrialError, TrialFault
+from ablate.base.errors import PausedError, TrialError, TrialFault, lacks_memory
 from ablate.functions.code_folder import CodeFolder
 from ablate.functions.command_output import LineReader
 from ablate.functions.processes import PDEATHSIG, kill
@@ -124,7 +124,7 @@ class Running:
         """Return the error of a command that ended too early or with an error: how it ended, `text`, its last lines."""
         code = self._process.wait()
         killed = code < 0 and code != -signal.SIGINT  # as Python ends after a KeyboardInterrupt that the code raised
-        kind: TrialFault = "died" if killed else "trial"  # another attempt may not be killed
+        kind: TrialFault = "memory" if lacks_memory(self.last_lines) else "died" if killed else "trial"
         return TrialError(f"the command {self.ending()}{text}. Its last lines: {self.last_lines}", kind)
 
     def ask_to_end(self) -> None:

@@ -36,7 +36,7 @@ def faults_of(study: Study) -> list[Fault]:
 
 
 def _name_faults(study: Study) -> Iterator[Fault]:
-    named = [("sampler.name", study.sampler_name, registry.SAMPLERS)]
+    named = [("sampler.name", study.sampler.name, registry.SAMPLERS)]
     named += [("scheduler.name", study.scheduler.name, registry.SCHEDULERS)]
     if study.trainable == registry.FAMILY:
         named += [(f"datasets.{label}.task", task.task, registry.TASKS) for label, task in study.datasets.items()]
@@ -58,9 +58,12 @@ def _objective_faults(study: Study) -> Iterator[Fault]:
         if objective.log and objective.reference is not None and objective.reference <= 0:
             rule = "the reference of a log axis must be > 0"
             yield Fault(path=f"objectives.{index}.reference", value=objective.reference, rule=rule)
-    if study.sampler_name == "front" and study.learned_objective is None:
-        rule = "this sampler needs exactly one objective that is not a size counted before training"
-        yield Fault(path="sampler.name", value="front", rule=rule, hint="Take tpe.")
+    for name in ("reduction", "min_epochs"):
+        if study.scheduler.name == "forecast" and name in study.scheduler.model_fields_set:
+            rule = "the scheduler forecast has no such setting"
+            yield Fault(
+                path=f"scheduler.{name}", value=getattr(study.scheduler, name), rule=rule, hint="Add name: asha."
+            )
     if study.confirm is not None:
         yield from _margin_faults(study, "confirm.margin", study.confirm.margin)
 
@@ -162,8 +165,8 @@ def _campaign_faults(study: Study) -> Iterator[Fault]:
 def _range_faults(study: Study, space: Space) -> Iterator[Fault]:
     yield from condition_faults(space.ranges, "", "a condition names a searched parameter")
     for own, spec in space.ranges.items():
-        if study.sampler_name in ("grid", "design") and spec.grid() is None:
-            rule = f"sampler {study.sampler_name} needs a finite range: give a step"
+        if study.sampler.name in ("grid", "design") and spec.grid() is None:
+            rule = f"sampler {study.sampler.name} needs a finite range: give a step"
             yield Fault(path=own, value=None, rule=rule)
 
 

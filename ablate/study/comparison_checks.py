@@ -28,7 +28,7 @@ def comparison_faults(study: Study) -> Iterator[Fault]:
     if study.parts and study.variants:
         yield Fault(path="parts", value=None, rule="give `variants` or `parts`, not both: parts make the variants")
     yield from _part_faults(study)
-    if study.sampler_name == "design" and study.compare is None:
+    if study.sampler.name == "design" and study.compare is None:
         yield Fault(path="sampler.name", value="design", rule="this sampler walks a comparison: give `compare`")
     if study.tune is not None:
         yield from _tune_faults(study, study.tune)
@@ -82,7 +82,7 @@ def _twin_faults(study: Study, compare: Compare) -> Iterator[Fault]:
 
 
 def _compare_faults(study: Study, compare: Compare) -> Iterator[Fault]:
-    own = {"sampler": study.sampler_name == "design", "scheduler": study.scheduler.name == "none"}
+    own = {"sampler": study.sampler.name == "design", "scheduler": study.scheduler.name == "none"}
     for section, fits in (own | {"confirm": study.confirm is None}).items():
         if not fits:
             rule = "a comparison trains its whole design in full, once: leave this out"

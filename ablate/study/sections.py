@@ -204,9 +204,8 @@ class Objective(Section):
 class SamplerConfig(Section):
     """The sampler, which proposes configurations."""
 
-    name: str | None = None
-    """front, tpe, nsga2, gp, qmc, random, grid, design, or an import path. Default: front if exactly one objective is
-    learned from trials and the others are counted on the network before, otherwise tpe."""
+    name: str = "front"
+    """front, tpe, nsga2, gp, qmc, random, grid, design, or an import path."""
     startup_trials: Positive | None = None
     """Random trials per data set before a model-based sampler starts. Default: 5 for front, 10 for the others."""
     options: dict[str, Any] = Field(default_factory=dict)
@@ -216,12 +215,12 @@ class SamplerConfig(Section):
 class SchedulerConfig(Section):
     """The scheduler, which stops weak trials early."""
 
-    name: str = "asha"
-    """asha, none, or an import path."""
+    name: str = "forecast"
+    """forecast, asha, none, or an import path."""
     reduction: Annotated[int, Field(ge=2, le=LARGEST)] = 3
-    """Reduction factor: the best 1/N of the trials at a rung continue."""
+    """Of asha. Reduction factor: the best 1/N of the trials at a rung continue."""
     min_epochs: Positive = 1
-    """Epoch of the first rung. Each further rung is at `reduction` times the epoch of the one before."""
+    """Of asha. Epoch of the first rung. Each further rung is at `reduction` times the epoch of the one before."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of the scheduler."""
 

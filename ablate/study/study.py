@@ -150,18 +150,6 @@ class Study(Sectioned):
         return SIZE_METRICS if self.trainable in TRAINABLES.names() else ()
 
     @property
-    def learned_objective(self) -> int | None:
-        """Return the place of the only objective that trials tell; None if several are, or none."""
-        found = [place for place, objective in enumerate(self.objectives) if objective.metric not in self.counted]
-        return found[0] if len(found) == 1 else None
-
-    @property
-    def sampler_name(self) -> str:
-        """Return the name of the sampler: the file's, or by default the one that suits the objectives."""
-        plain = self.learned_objective is None or self.sampler.options  # options without a name are those of TPE
-        return self.sampler.name or ("tpe" if plain else "front")
-
-    @property
     def opens_test(self) -> bool:
         """Return whether the test split is opened when the search of a data set has ended.
 

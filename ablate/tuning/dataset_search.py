@@ -58,7 +58,8 @@ class DatasetSearch(RecordedSearch):
         suggester = Suggester(study=study, dataset=dataset, measure=measure, facts=lambda: facts_of(dataset), only=only)
         suggester.check()
         tuning = RowTuning(study=study, dataset=dataset, suggester=suggester) if study.tune is not None else None
-        return DatasetSearch(study=study, dataset=dataset, suggester=suggester, rungs=Rungs.of(study), tuning=tuning)
+        rungs = Rungs.of(study, suggester.curves)
+        return DatasetSearch(study=study, dataset=dataset, suggester=suggester, rungs=rungs, tuning=tuning)
 
     def restore(
         self, records: Sequence[TrialRecord], steps: Sequence[ReportSummary], events: Sequence[EventRecord]
@@ -72,6 +73,12 @@ class DatasetSearch(RecordedSearch):
         for trial in self.search_trials():
             self.tell(trial)
 
+    def take(self, trial: TrialProgress, step: ReportSummary) -> None:
+        """Apply one committed report."""
+        super().take(trial, step)
+        if trial.config.stage == "search":
+            self.suggester.curves.add(trial, step)
+
     def mark(self, kind: str, payload: Mapping[str, Any]) -> None:
         """Apply one event."""
         super().mark(kind, payload)
@@ -82,6 +89,9 @@ class DatasetSearch(RecordedSearch):
             self.started.add(payload["start"])
         elif kind == ANSWERED and payload.get("command") == RETRY and "refused" not in payload:
             self.setbacks.pop(payload.get("trial", -1), None)
+            self.suggester.curves.outgrown.discard(payload.get("trial", -1))
+        elif kind == FAILED and payload.get("kind") == "memory":
+            self.suggester.curves.outgrown.add(payload["trial"])
         elif kind == WARM_START:
             self._observe(payload)
 
@@ -219,9 +229,10 @@ class DatasetSearch(RecordedSearch):
         """
         self._front = None
         if trial.config.stage == "search" and self.tuning is None and self.campaign is None:
-            self.suggester.put(trial, as_running=self.study.deterministic is not None)
             if trial.state.finished:
+                self.suggester.curves.end(trial)
                 self.rungs.end(trial.number)
+            self.suggester.put(trial, as_running=self.study.deterministic is not None)
 
     def front(self) -> tuple[FrontMember, ...]:
         """Return the front of the search's finished trials, computed once for each change."""
@@ -236,6 +247,7 @@ class DatasetSearch(RecordedSearch):
             return Decision.STOP if ends else Decision.CONTINUE
         if trial.config.stage != "search":
             return Decision.CONTINUE
+        self.suggester.curves.add(trial, step)
         return self.rungs.decide(self._sight(trial, step), rivals=self._rivals(trial))
 
     def _rivals(self, trial: TrialProgress) -> list[int] | None:

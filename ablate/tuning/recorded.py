@@ -54,7 +54,7 @@ class RecordedSearch:
         for record in records:
             self.enter(TrialProgress.of(record))
         for step in steps:
-            self.trials[step.key.number].take(step)
+            self.take(self.trials[step.key.number], step)
         for event in events:
             self.mark(event.kind, event.payload)
 
@@ -66,6 +66,10 @@ class RecordedSearch:
             self._of_search.append(trial)
         if self.campaign is not None:
             self.campaign.enter(trial)
+
+    def take(self, trial: TrialProgress, step: ReportSummary) -> None:
+        """Apply one committed report."""
+        trial.take(step)
 
     def mark(self, kind: str, payload: Mapping[str, Any]) -> None:
         """Apply one event."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ablate.base.errors import StudyFailedError
+from ablate.base.errors import FailureKind, StudyFailedError
 from ablate.core.config import DatasetFacts
 from ablate.core.trial import Decision, Report, TrialConfig, TrialKey, TrialState
 from ablate.ledger import Ledger, NewEvent, StudyWriter
@@ -148,18 +148,19 @@ class Search(SearchStages):
                 decision, state, error = Decision.STOP, TrialState.PRUNED, STOPPED
             self._note_opened_test(subsearch, trial, report)
             stands = self._writer.report(key, report, decision, state, error, event)
-            trial.take(ReportSummary.of(key, report, stands, self._gpus_per_trial))
+            subsearch.take(trial, ReportSummary.of(key, report, stands, self._gpus_per_trial))
             self._requests.done(subsearch, event)
             if state is not None:
                 self._end(subsearch, trial, state)
             return stands
 
-    def fail(self, key: TrialKey, message: str, *, retry: bool = False, detail: str = "") -> None:
-        """Record that a trial's attempt failed; with `retry` it is handed out again.
+    def fail(self, key: TrialKey, message: str, *, kind: FailureKind = "trial", detail: str = "") -> None:
+        """Record that a trial's attempt failed; unless the fault is the trial's own, it is handed out again.
 
-        The third failed attempt without a new report, over all drivers, ends the trial as FAIL (see Patience). `detail`
-        is the traceback, which is stored in the event. Raises StudyFailedError, once the failure is committed, if it is
-        the second one of a study in which no trial has reported.
+        The third failed attempt without a new report, over all drivers, ends the trial as FAIL (see Patience). One that
+        ends for want of memory teaches the sampler that its surroundings cannot be trained. `detail` is the traceback,
+        which is stored in the event. Raises StudyFailedError, once the failure is committed, if the fault is the
+        trial's own and the second one of a study in which no trial has reported.
         """
         with self._lock, self._in_step():
             subsearch = self._subsearches[key.dataset]
@@ -167,16 +168,18 @@ class Search(SearchStages):
             if trial.state.finished:
                 return
             attempts = subsearch.times(RETRIED, key.number) + 1
+            retry = kind != "trial"
             again = retry and attempts < self._patience.attempts
             if retry and not again:
                 message = f"{message} (attempt {attempts} at {self.study.unit} {trial.epoch})"
-            payload = {"trial": key.number, "epoch": trial.epoch, "message": message, "detail": detail}
+            payload = {"trial": key.number, "epoch": trial.epoch, "kind": kind, "message": message, "detail": detail}
             event = NewEvent(kind=RETRIED if again else FAILED, dataset=key.dataset, payload=payload)
             self._begin()
             if again:
                 self._put_back(trial, message, event)
                 subsearch.mark(event.kind, payload)
                 return
+            subsearch.mark(event.kind, payload)
             self._writer.finish(key, TrialState.FAIL, message, event)
             self._end(subsearch, trial, TrialState.FAIL)
             if not retry and not self._keep_going:

@@ -49,9 +49,9 @@ def find_observations(study: Study, other: Mapping[str, RecordedSearch]) -> dict
 def _refuse_what_differs(study: Study, source: Study) -> None:
     if study.compare is not None:
         raise RequestError(f"--from {source.name}: a comparison trains its whole design and has no sampler to tell")
-    if study.sampler_name in NO_MEMORY:
+    if study.sampler.name in NO_MEMORY:
         raise RequestError(
-            f"--from {source.name}: sampler {study.sampler_name} learns from no result. Leave --from out, or take"
+            f"--from {source.name}: sampler {study.sampler.name} learns from no result. Leave --from out, or take"
             " sampler front, tpe, nsga2 or gp."
         )
     own, others = (

@@ -191,12 +191,12 @@ def test_each_attempt_is_measured_against_what_was_committed_then(tmp_path: Path
         config = search.next_trial()
         for epoch in (1, 2, 3):
             search.report(config.key, timed(config, epoch, 1.25 * epoch))
-        search.fail(config.key, "its node died", retry=True)
+        search.fail(config.key, "its node died", kind="died")
         search.next_trial()
         search.report(config.key, timed(config, 2, 2.5))
         search.report(config.key, timed(config, 3, 9.0))
         search.report(config.key, timed(config, 4, 10.0))
-        search.fail(config.key, "its node died", retry=True)
+        search.fail(config.key, "its node died", kind="died")
         search.next_trial()
         found = [(r.attempt, r.committed, r.continued, r.repeated) for r in search.returns()]
     assert found == [(2, 3, 2, 1), (3, 4, None, 0)]

@@ -99,7 +99,7 @@ def test_an_exception_is_one_line_for_the_record_and_a_traceback_in_a_note(kind:
     home, _ = told[kind]
     assert [line["message"] for line in lines(home, "fail", 1)] == ["ValueError: the wheels came off"]
     assert [line["message"] for line in lines(home, "fail", 2)] == ["diverged at epoch 2"]
-    assert not any(line["retry"] for line in lines(home, "fail"))
+    assert not any(line["kind"] != "trial" for line in lines(home, "fail"))
     assert witness.recorded(home)[1].error == "ValueError: the wheels came off"
     with Ledger.open(f"sqlite:///{home / 'ledger.sqlite'}") as ledger:
         (note,) = [

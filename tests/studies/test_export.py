@@ -65,7 +65,7 @@ def filled(folder: Path, text: str = SPACE, *, failed: bool = True) -> Driver:
     driver = Driver(folder, text)
     driver.run(60)
     if failed:
-        driver.search.fail(next_config(driver).key, "it broke", retry=False)
+        driver.search.fail(next_config(driver).key, "it broke")
     for epochs in (2, 1):
         config = next_config(driver)
         for epoch in range(1, epochs + 1):

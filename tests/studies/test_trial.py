@@ -25,7 +25,7 @@ def told(tmp_path: Path) -> Path:
         configs = [config for _ in range(3) if (config := search.next_trial())]
         for epoch in (1, 2):
             search.report(configs[0].key, fakes.report(configs[0], epoch))
-        search.fail(configs[1].key, "its process died: killed", retry=True)
+        search.fail(configs[1].key, "its process died: killed", kind="died")
         search.fail(configs[2].key, "ValueError: no", detail="Traceback:\n  here\nValueError: no")
     return tmp_path / "runs"
 

@@ -57,7 +57,7 @@ class Fleet:
             elif chance < 0.08 and self.flying:
                 key = self.rng.choice(list(self.flying))
                 del self.flying[key]
-                self.search.fail(key, "its node died", retry=True) if chance < 0.05 else self.search.pause(key)
+                self.search.fail(key, "its node died", kind="died") if chance < 0.05 else self.search.pause(key)
             elif self.flying:
                 self._step(self.rng.choice(list(self.flying)))
         assert self.search.finished

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from ablate.base.errors import FailureKind
 from ablate.core.trial import Decision, Report, TrialConfig, TrialKey
 from ablate.ledger import Ledger, TrialRecord
 from ablate.study import parse_study
@@ -42,9 +43,9 @@ class WatchedSearch(Search):
         fakes.note(self.home, "commit", key, epoch=report.epoch, loss=report.mean("val_loss"))
         return decision
 
-    def fail(self, key: TrialKey, message: str, *, retry: bool = False, detail: str = "") -> None:
-        super().fail(key, message, retry=retry, detail=detail)
-        fakes.note(self.home, "fail", key, message=message, retry=retry)
+    def fail(self, key: TrialKey, message: str, *, kind: FailureKind = "trial", detail: str = "") -> None:
+        super().fail(key, message, kind=kind, detail=detail)
+        fakes.note(self.home, "fail", key, message=message, kind=kind)
 
 
 @contextmanager

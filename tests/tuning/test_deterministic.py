@@ -38,7 +38,7 @@ def study_for(name: str, **changes: Any) -> Study:
     }
     if name == "grid":
         fields |= {"model": SMALL, "training": FEW}
-        fields["scheduler"] = {"name": "asha", "options": {"keep_front": False}}
+        fields["scheduler"] = {"name": "asha"}
     if name == "gp":
         fields["model"] = {"width": {"int": [8, 64], "step": 8}}
         fields["training"] = {"epochs": 9, "learning_rate": {"float": [1e-4, 1e-1], "log": True}}
@@ -148,7 +148,7 @@ def test_decisions_are_those_of_the_rule_on_the_trials_four_before_and_earlier(
         rows.sort(key=lambda r: (r.key.number, r.epoch))
         sizes = {t.key.number: math.log10(t.params or 0) for t in trials}
         stream = [(r.key.number, r.epoch, (-r.metrics["val_accuracy"], sizes[r.key.number])) for r in rows]
-        expected = literal_asha(stream, reduction=3, first=1, epochs=9, keep_front=True)
+        expected = literal_asha(stream, reduction=3, first=1, epochs=9)
         own = [(r.decision is Decision.CONTINUE, e) for r, e in zip(rows, expected, strict=True) if r.key == trial.key]
         assert [got for got, _ in own] == [wanted for _, wanted in own], number
         checked += sum(not wanted for _, wanted in own)

@@ -108,12 +108,12 @@ def test_a_failed_attempt_is_tried_three_times(tmp_path: Path) -> None:
     with driving(study, url_in(tmp_path)) as search:
         config = search.next_trial()
         for attempt in (1, 2):
-            search.fail(config.key, f"worker {attempt} died", retry=True)
+            search.fail(config.key, f"worker {attempt} died", kind="died")
             assert stored(tmp_path)[0].state is TrialState.WAITING
             assert search.next_trial() == config
     with driving(study, url_in(tmp_path)) as search:
         assert search.next_trial() == config
-        search.fail(config.key, "worker 3 died", retry=True)
+        search.fail(config.key, "worker 3 died", kind="died")
         search.fail(config.key, "again")
         assert len(notes(tmp_path, "failed")) == 1
         assert len(run_all(search)) == 1
@@ -126,15 +126,15 @@ def test_a_report_gives_a_trial_its_three_attempts_back(tmp_path: Path) -> None:
         config = search.next_trial()
         for epoch in range(4):
             for _ in range(2):
-                search.fail(config.key, "its node died", retry=True)
+                search.fail(config.key, "its node died", kind="died")
                 assert search.next_trial() == config
             search.report(config.key, report_at(config, epoch + 1))
     with driving(study_of(budget={"trials": 1}), url_in(tmp_path)) as search:
         for _ in range(2):
             assert search.next_trial() == config
-            search.fail(config.key, "its node died", retry=True)
+            search.fail(config.key, "its node died", kind="died")
         assert search.next_trial() == config
-        search.fail(config.key, "its node died", retry=True)
+        search.fail(config.key, "its node died", kind="died")
         assert search.finished
     assert str(stored(tmp_path)[0].error) == "its node died (attempt 3 at epoch 4)"
     assert [p["epoch"] for _, p in notes(tmp_path, "retried")] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
@@ -148,9 +148,9 @@ def test_retries_noted_without_an_epoch_still_count(tmp_path: Path) -> None:
         writer.requeue(config.key)
     with driving(study_of(budget={"trials": 1}), url_in(tmp_path)) as search:
         assert search.next_trial() == config
-        search.fail(config.key, "died", retry=True)
+        search.fail(config.key, "died", kind="died")
         assert search.next_trial() == config
-        search.fail(config.key, "died", retry=True)
+        search.fail(config.key, "died", kind="died")
         assert search.finished
 
 
@@ -202,7 +202,7 @@ def test_a_trial_that_was_put_back_is_not_forgotten_when_a_commit_is_refused(
 ) -> None:
     with opened(study_of(budget={"trials": 2}), tmp_path) as (search, writer, _):
         back, other = search.next_trial(), search.next_trial()
-        search.fail(back.key, "its node died", retry=True)
+        search.fail(back.key, "its node died", kind="died")
         with monkeypatch.context() as broken:
             broken.setattr(writer, "report", refuse)
             with pytest.raises(LedgerError, match="disk full"):

@@ -137,7 +137,7 @@ def test_a_trial_whose_process_died_trains_alone_until_it_reports_again(tmp_path
     with packing(rates_of(budget={"trials": 4}), tmp_path) as (search, _):
         pack = search.next_pack(3)
         for config in pack:
-            search.fail(config.key, "its process died", retry=True)
+            search.fail(config.key, "its process died", kind="died")
         alone = search.next_pack(3)
         assert numbers(alone) == [0]
         assert search.next_pack(2, alone) == (), "nothing joins it"

@@ -50,7 +50,7 @@ def test_each_hand_out_is_an_attempt_of_its_own(tmp_path: Path) -> None:
     with driving(study, url_in(tmp_path)) as search:
         first, second = search.next_trial(), search.next_trial()
         assert (search.attempt(first.key), search.attempt(second.key)) == (1, 1)
-        search.fail(first.key, "its worker died", retry=True)
+        search.fail(first.key, "its worker died", kind="died")
         assert search.next_trial() == first
         assert (search.attempt(first.key), search.attempt(second.key)) == (2, 1)
     with driving(study, url_in(tmp_path)) as search:

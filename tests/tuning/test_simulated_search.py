@@ -17,7 +17,8 @@ import searchers  # noqa: E402
 import simulated_search as simulated  # noqa: E402
 from search import study_of  # noqa: E402
 
-from ablate.tuning.stopping.schedulers import FrontAsha  # noqa: E402
+from ablate.core.trial import Decision  # noqa: E402
+from ablate.tuning.stopping.schedulers import Asha  # noqa: E402
 
 
 def curves(seconds: list[float], epochs: int = 3) -> simulated.Curves:
@@ -98,9 +99,8 @@ def test_a_recorded_network_stands_for_its_own_configuration_once(name: str) -> 
 
 def test_the_simulated_search_decides_as_the_scheduler_alone() -> None:
     _, found, table = table_of("digits")
-    searcher = searchers.Ablate(study_of("digits", 1), found)
-    rule = FrontAsha(reduction=3, min_epochs=3)
-    asked = simulated.by_scheduler(found, rule)
+    searcher = searchers.Ablate(study_of("digits", 1, rule="asha"), found)
+    rule = Asha(reduction=3, min_epochs=3)
     answers = []
 
     def propose(number: int) -> int | None:
@@ -112,7 +112,9 @@ def test_the_simulated_search_decides_as_the_scheduler_alone() -> None:
     def report(number: int, network: int, epoch: int) -> bool:
         goes_on = searcher.report(number, network, epoch)
         if epoch < found.epochs:
-            answers.append((goes_on, asked(number, network, epoch)))
+            losses = float(found.errors[network, epoch - 1]), float(found.cost[network])
+            alone = rule.decide(number=number, epoch=epoch, losses=losses, epochs=found.epochs)
+            answers.append((goes_on, alone is Decision.CONTINUE))
         return goes_on
 
     done = simulated.simulate(found, propose, report, workers=2)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 import traceback
 from dataclasses import dataclass
-from typing import Literal
 
 from ablate.base import errors
-from ablate.base.errors import NO_MEMORY, AblateError, RequestError, TrialError
+from ablate.base.errors import AblateError, RequestError, TrialError, TrialFault, lacks_memory
 from ablate.base.plain_text import storable
 from ablate.functions.blame import last_place, user_line
 from ablate.functions.ranks import Ranks
@@ -26,7 +25,7 @@ class Told:
     type: str
     text: str
     detail: str = ""
-    kind: Literal["trial", "memory", "died"] = "trial"
+    kind: TrialFault = "trial"
 
 
 def tell(error: BaseException) -> Told:
@@ -39,7 +38,7 @@ def tell(error: BaseException) -> Told:
     if isinstance(error, RequestError):  # a subclass of another module, where `error_of` does not look
         return Told(type=RequestError.__name__, text=storable(str(error)), detail=detail)
     text = f"{Ranks.here().words()}{user_line(error)}"
-    memory = isinstance(error, MemoryError) or name == "OutOfMemoryError" or NO_MEMORY in text
+    memory = isinstance(error, MemoryError) or lacks_memory(f"{name}: {text}")
     return Told(type=TrialError.__name__, text=storable(text), detail=detail, kind="memory" if memory else "trial")
 
 

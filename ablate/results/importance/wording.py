@@ -198,8 +198,8 @@ def _sentences(
         text = f"{capital(names)}: learnt from {each.trials:,} search trials"
         text += f", {stopped:,} of them forecast because they were stopped early" if stopped > 0 else ""
         sentences.append(f"{text}.")
-        if study.sampler_name not in EVEN:
-            sentences.append(CHOSEN.format(printable(study.sampler_name)))
+        if study.sampler.name not in EVEN:
+            sentences.append(CHOSEN.format(printable(study.sampler.name)))
         sentences += [
             f"{labels[row.parameter]} was searched in {row.active:,} of these trials, and counts in those."
             for row in each.rows

@@ -1,4 +1,4 @@
-"""The sampler that knows what every candidate costs: expected gain of hypervolume over the front."""
+"""The default sampler: expected gain of hypervolume of any mixture of known and learned objectives."""
 
 from __future__ import annotations
 
@@ -16,23 +16,21 @@ from optuna.trial import FrozenTrial, TrialState
 
 from ablate.base.randomness import stream
 from ablate.tuning.sampling.candidates import Array, Candidates
-from ablate.tuning.sampling.hypervolume_gain import expected_gain
+from ablate.tuning.sampling.hypervolume_gain import Expected, expected_gain
 from ablate.tuning.sampling.request import SamplerRequest
-from ablate.tuning.sampling.surrogate import Surrogate, fit, prior_mode
-from ablate.tuning.state.trial_progress import UNSEEN
+from ablate.tuning.sampling.surrogate import Surrogate, fit, prior_mode, square_distances
 
 if TYPE_CHECKING:
     import optuna
 
-    from ablate.tuning.sampling.request import Known
-
 DRAWN, MUTATED = 500, 500  # candidates of each kind
-FITTED = 120  # trials to which the surrogate's parameters are fitted; the posterior uses all that are shown
+FITTED = 100  # trials to which the surrogates' parameters are fitted; the posterior uses all that are shown
 ASKED = 200  # best candidates that may be refused before the sampler gives up
 PARENTS = 8  # trials whose mutations are candidates, with one objective
 POOL = 64  # draws whose costs tell the range of a cost without reference
 MARGIN = 0.1  # of the range, beyond the worst value that is known
 LEAST = 3  # trials with a result before there is a model
+CLIPPED = 3.0  # what a violation counts as at most, in units of the median one
 
 
 @dataclass(frozen=True)
@@ -54,26 +52,48 @@ class _Model:
 
 
 @dataclass(kw_only=True)
-class _Pool:
-    """Candidates at `places` and what each is expected to gain over the front; `chances` are those of being allowed."""
+class _Learned:
+    """The logarithm of a learned loss above `least`, predicted at the candidates' `places`."""
 
     model: _Model
     places: Array
-    costs: Array
     mean: Array
     deviation: Array
+    least: float
+    _spread: Array | None = None
+
+    def take(self, place: int) -> None:
+        """Let the candidate at a place count as seen, as predicted."""
+        if self._spread is None:
+            self._spread = self.model.process.spread(self.places)
+        part = self.model.process.added(self.places, self._spread, place)
+        self._spread = np.vstack([self._spread, part])
+        self.deviation = np.sqrt(np.maximum(self.deviation**2 - (self.model.scale * part) ** 2, 1e-12))
+
+
+@dataclass(kw_only=True)
+class _Pool:
+    """Candidates and what each is expected to gain over the front; `chances` are those of being allowed.
+
+    `costs` [n, m] are the known losses, NaN where `learned` has a prediction by place. `front` and `reference` are in
+    the same units; a learned loss is counted from its `least`.
+    """
+
+    costs: Array
+    learned: dict[int, _Learned]
     front: Array
-    losses: Array
     reference: Array
     chances: Array
     _taken: list[int] = field(default_factory=list)
-    _spread: Array | None = None
 
     def gains(self) -> Array:
         """Return the expected gain of each candidate, minus infinity for one that was taken."""
-        gain = expected_gain(
-            self.costs, self.mean, self.deviation, front=self.front, losses=self.losses, reference=self.reference
-        )
+        order = sorted(range(len(self.reference)), key=lambda place: place in self.learned)  # a learned one last
+        losses = [
+            Expected(own.mean, own.deviation) if (own := self.learned.get(place)) else Expected(self.costs[:, place])
+            for place in order
+        ]
+        gain = expected_gain(losses, front=self.front[:, order], reference=self.reference[order])
         gain *= self.chances
         gain[self._taken] = -np.inf
         return gain
@@ -81,54 +101,64 @@ class _Pool:
     def take(self, place: int) -> None:
         """Let a candidate count as a trial that runs: as if it ended as predicted."""
         self._taken.append(place)
-        if self._spread is None:
-            self._spread = self.model.process.spread(self.places)
-        part = self.model.process.added(self.places, self._spread, place)
-        self._spread = np.vstack([self._spread, part])
-        self.deviation = np.sqrt(np.maximum(self.deviation**2 - (self.model.scale * part) ** 2, 1e-12))
-        self.front = np.vstack([self.front, self.costs[place]])
-        self.losses = np.append(self.losses, np.exp(self.mean[place]))
+        point = self.costs[place].copy()
+        for objective, own in self.learned.items():
+            point[objective] = np.exp(own.mean[place])
+            own.take(place)
+        self.front = np.vstack([self.front, point])
 
 
 @dataclass(frozen=True, kw_only=True)
 class _History:
-    """The trials shown: `losses` [n], NaN without one; `costs` [n, m]; `violations` [n, constraints].
+    """The trials shown: `losses` [n, m], NaN where unknown, and `violations` [n, constraints].
 
-    A stopped trial was dominated, so its loss counts as no better than the best one that costs no more, or
-    than the worst one if all cost more.
+    A trial that was stopped counts with its forecast, but as no better than the best complete one. Of a trial that
+    ended for want of memory, nothing else is known.
     """
 
     rows: Array
     losses: Array
-    costs: Array
     violations: Array
-    complete: NDArray[np.bool_]  # may be on the front
+    complete: NDArray[np.bool_]
+    kept: NDArray[np.bool_]  # complete and on the bounds, so that it may be on the front
     running: NDArray[np.bool_]
+    outgrown: NDArray[np.bool_]  # ended for want of memory
+
+    @property
+    def taught(self) -> NDArray[np.bool_]:
+        """Which trials tell the models of losses and violations."""
+        found: NDArray[np.bool_] = ~self.running & ~self.outgrown
+        return found
 
 
 class FrontSampler(BaseSampler):
-    """Proposes the candidate with the largest expected gain of hypervolume: its loss is guessed, its costs are known.
+    """Proposes the candidate with the largest expected gain of hypervolume; with one objective, expected improvement.
 
-    A Gaussian process guesses the logarithm of the loss above the best one. Constraints on learned metrics have a
-    process each, whose probability to keep the bound multiplies the gain. A running trial counts as if it ended as
-    predicted. Before `startup_trials` trials, proposals are random. `further` has the other suggestions that were asked
-    for: each with those before it counted as running, which is cheap because the process is not fitted again.
+    A Gaussian process predicts each learned objective, as the logarithm of the loss above the best one; known costs are
+    exact and are coordinates of the processes. Constraints on learned metrics have a process each, whose probability
+    to keep the bound multiplies the gain; so has the constraint to fit into memory, once a trial did not. A running
+    trial counts as if it ended as predicted. Before `startup_trials` trials, proposals are random. `further` has the
+    other suggestions that were asked for: each with those before it counted as running, which is cheap because the
+    processes are not fitted again.
     """
 
     further: Sequence[dict[str, Any]] = ()
 
-    def __init__(self, request: SamplerRequest, known: Known) -> None:
-        self._request, self._known = request, known
+    def __init__(self, request: SamplerRequest) -> None:
+        self._request, self._known = request, request.known
         self._space = Candidates(dimensions=request.dimensions)
         self._random = RandomSampler(seed=request.seed)
         self._rng = np.random.default_rng(request.seed)
-        self._deciding = np.array([name in known.deciding for name in self._space.names], dtype=bool)
+        self._deciding = np.array([name in self._known.deciding for name in self._space.names], dtype=bool)
+        self._costly = [place for place in range(request.objectives) if place not in self._known.learned]
 
     def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         """Return all dimensions, or none while proposals are random."""
         found = [t for t in study.get_trials(deepcopy=False) if t is not trial and t.number != trial.number]
         self._shown = [t for t in found if t.state is not TrialState.FAIL]
-        results = sum(t.state is TrialState.COMPLETE for t in found)
+        curves = self._known.curves
+        told = curves.by_number.keys() - curves.outgrown
+        results = sum(t.state.is_finished() and t.number in told for t in self._shown)
         begins = len(self._shown) < self._request.startup_trials or results < LEAST
         return {} if begins else dict(self._request.dimensions.distributions)
 
@@ -173,33 +203,37 @@ class FrontSampler(BaseSampler):
         return self._random.sample_independent(study, trial, param_name, param_distribution)
 
     def _history(self) -> _History:
-        known, shown = self._known, self._shown
-        places = [place for place in range(self._request.objectives) if place != known.learned]
-        told = [t.values if t.values is not None else [np.nan] * self._request.objectives for t in shown]
-        values = np.array(told, dtype=float).reshape(len(shown), -1)
+        shown, curves, objectives = self._shown, self._known.curves, self._request.objectives
+        numbers = np.array([t.number for t in shown])
         running = np.array([not t.state.is_finished() for t in shown])
-        costs = values[:, places]
-        for place in np.flatnonzero(np.isnan(costs).any(axis=1)):
-            costs[place] = known.costs(shown[place].params) or np.nan
-        violations = np.array([[t.constraints.get(name, np.nan) for name in known.constraints] for t in shown])
-        unseen = np.array([t.constraints.get(UNSEEN, 0.0) for t in shown])
-        violations = violations.reshape(len(shown), -1)
-        ended = np.array([t.state is TrialState.COMPLETE for t in shown])
-        losses, done = values[:, known.learned], ended & (unseen <= 0)
-        no_dearer = (costs[done] <= costs[:, None, :]).all(axis=2)
-        worst = losses[done].max(initial=-np.inf)
-        best = np.where(no_dearer, losses[done], worst).min(axis=1, initial=worst)
+        complete = np.array([t.state is TrialState.COMPLETE for t in shown])
+        reported = np.array([t.number in curves.by_number for t in shown])
+        ends = np.full((len(shown), len(curves.reads)), np.nan)
+        finished = [int(number) for number in numbers[complete]]
+        ends[complete] = np.array([curves.by_number[number].end() for number in finished]).reshape(-1, ends.shape[1])
+        outgrown = ~running & np.isin(numbers, list(curves.outgrown))
+        stopped = ~running & ~complete & reported & ~outgrown
+        ends[stopped] = curves.outlooks([int(number) for number in numbers[stopped]], finished)
+        best = np.where(complete[:, None], ends, np.inf).min(axis=0, initial=np.inf)[:objectives]
+        losses = ends[:, :objectives]
+        losses[stopped] = np.maximum(losses[stopped], np.where(np.isfinite(best), best, -np.inf))
+        if self._costly:
+            known = self._known.costs([t.params for t in shown])
+            costs = np.array([[np.nan] * objectives if own is None else own for own in known])
+            losses[:, self._costly] = costs[:, self._costly]
+        kept = complete & (numbers >= 0) & np.isfinite(losses).all(axis=1) & (ends[:, objectives:] <= 0).all(axis=1)
         return _History(
             rows=self._space.rows(t.params for t in shown),
-            losses=np.where(ended & ~done, np.maximum(losses, best), losses),
-            costs=costs,
-            violations=violations,
-            complete=done & (violations <= 0).all(axis=1) & np.array([t.number >= 0 for t in shown]),
+            losses=losses,
+            violations=ends[:, objectives:],
+            complete=complete,
+            kept=kept,
             running=running,
+            outgrown=outgrown,
         )
 
     def _candidates(self, history: _History) -> tuple[Array, Array]:
-        """Return different candidates [n, D] that keep the bounds on sizes, and their costs [n, m]."""
+        """Return different candidates [n, D] that keep the bounds on sizes, and their known losses [n, m]."""
         parents = history.rows[self._parents(history)]
         some = np.arange(MUTATED) % self._known.distinct
         families = parents[self._rng.integers(len(parents), size=min(self._known.distinct, MUTATED))]
@@ -209,88 +243,138 @@ class FrontSampler(BaseSampler):
         rows = self._space.placed(rows, self._known.fixed)
         _, first = np.unique(np.nan_to_num(rows, nan=-1e300), axis=0, return_index=True)
         rows = rows[np.sort(first)]
-        costs = self._costs(rows)
-        kept = ~np.isnan(costs[:, 0])
-        return rows[kept], costs[kept, 1:]
+        costs, possible = self._costs(rows)
+        return rows[possible], costs[possible]
 
     def _parents(self, history: _History) -> NDArray[np.intp]:
-        """Return the trials on the first two fronts of the complete ones, or of all while none is complete."""
-        ended = ~np.isnan(history.losses)
-        places = np.flatnonzero(history.complete if history.complete.any() else ended)
-        points = np.column_stack([history.losses, history.costs])[places]
+        """Return the trials on the first two fronts of the complete ones, or of all while none is complete.
+
+        With one objective they are the best PARENTS.
+        """
+        known = history.taught & np.isfinite(history.losses).all(axis=1)
+        places = np.flatnonzero(history.kept if history.kept.any() else known if known.any() else history.taught)
+        points = np.nan_to_num(history.losses[places], nan=np.inf)
         if points.shape[1] == 1:
             return places[points[:, 0].argsort(kind="stable")[:PARENTS]]
-        return places[np.asarray(moocore.pareto_rank(points)) < 2]
+        return places[np.asarray(moocore.pareto_rank(np.clip(points, -1e300, 1e300))) < 2]
 
-    def _costs(self, rows: Array) -> Array:
-        """Return 0 and the costs [n, 1 + m] of rows; NaN where nothing can be trained or a size breaks its bound.
+    def _costs(self, rows: Array) -> tuple[Array, NDArray[np.bool_]]:
+        """Return the known losses [n, m] of rows, NaN for a learned one, and which rows can be trained.
 
-        They are asked once for each combination of the settings that decide them.
+        They are asked once for each combination of the settings that decide them, of up to LEAST of its rows.
         """
         keys = np.nan_to_num(rows[:, self._deciding], nan=-1e300)
         _, group = np.unique(keys, axis=0, return_inverse=True)
+        group = group.reshape(-1)
         found = np.full((int(group.max(initial=0)) + 1, self._request.objectives), np.nan)
-        tried = np.zeros(len(found), dtype=int)
-        for row, own in zip(rows, group, strict=True):
-            if np.isnan(found[own, 0]) and tried[own] < LEAST:
-                tried[own] += 1
-                costs = self._known.costs(self._space.values(row))
-                found[own] = np.nan if costs is None else [0.0, *costs]
-        return found[group]
+        possible = np.zeros(len(found), dtype=bool)
+        left = np.arange(len(rows))
+        for _ in range(LEAST):
+            left = left[~possible[group[left]]]
+            _, first = np.unique(group[left], return_index=True)
+            asked = left[first]
+            for row, costs in zip(asked, self._known.costs([self._space.values(rows[r]) for r in asked]), strict=True):
+                if costs is not None:
+                    found[group[row]], possible[group[row]] = costs, True
+            left = np.setdiff1d(left, asked)
+        return found[group], possible[group]
 
     def _pool(self, history: _History, rows: Array, costs: Array) -> _Pool:
         """Return the candidates with what is predicted of them."""
-        places, asked = (self._space.coordinates(each) for each in (history.rows, rows))
-        finished, running = ~history.running, history.running
-        losses = history.losses[finished]
-        best, worst = np.nanmin(losses), np.nanmax(losses)
-        above = (np.nanmedian(losses) - best) / 2 or worst - best or 1.0
-        level = np.log(np.where(np.isnan(losses), worst, losses) - best + above)
-        model = self._model(places[finished], level, places[running])
-        mean, deviation = model.predict(asked)
-        shrunk = np.exp(model.mean(places))
-        standing = history.complete | running
+        places, asked = self._coordinates(history, rows, costs)
+        groups = np.append(self._space.groups, self._space.groups.max() + 1 + np.arange(len(self._costly)))
+        taught = history.taught
+        fits = _Fits(places[taught], groups, self._rng)
+        reference = self._reference(history, costs)
+        front, learned = history.losses.copy(), {}
+        for place in self._known.learned:
+            level, least = _levels(history.losses[taught, place], history.complete[taught])
+            model = fits.model(level, places[history.running])
+            front[:, place] = np.exp(model.mean(places))
+            reference[place] -= least
+            mean, deviation = model.predict(asked)
+            learned[place] = _Learned(model=model, places=asked, mean=mean, deviation=deviation, least=least)
         chances = np.ones(len(asked))
-        for violation in history.violations[finished].T:
-            bounded = self._model(places[finished], np.clip(np.nan_to_num(violation, nan=1.0), -1, 1))
-            kept, spread = bounded.predict(asked)
-            chances *= scipy.special.ndtr(-kept / spread)
-        return _Pool(
-            model=model,
-            places=asked,
-            costs=costs,
-            mean=mean,
-            deviation=deviation,
-            front=history.costs[standing],
-            losses=shrunk[standing],
-            reference=self._reference(history, best, worst) - np.append(np.zeros(costs.shape[1]), best - above),
-            chances=chances,
-        )
+        if history.outgrown.any():
+            ended = _Fits(places[~history.running], groups, self._rng)
+            chances = _chances(ended.model(np.where(history.outgrown[~history.running], 1.0, -1.0)), asked)
+        for violation in history.violations[taught].T:
+            unit = np.nanmedian(np.abs(violation)) if np.isfinite(violation).any() else 1.0
+            told = np.clip(np.nan_to_num(violation / (unit or 1.0), nan=1.0), -CLIPPED, CLIPPED)
+            chances *= _chances(fits.model(told), asked)
+        standing = (history.kept | history.running) & np.isfinite(front).all(axis=1)
+        return _Pool(costs=costs, learned=learned, front=front[standing], reference=reference, chances=chances)
 
-    def _model(self, places: Array, values: Array, running: Array | None = None) -> _Model:
+    def _coordinates(self, history: _History, rows: Array, costs: Array) -> tuple[Array, Array]:
+        """Return the places of trials and candidates; each known cost is one more coordinate, scaled to its range."""
+        places, asked = (self._space.coordinates(each) for each in (history.rows, rows))
+        for place in self._costly:
+            both = np.concatenate([history.losses[:, place], costs[:, place]])
+            least, most = np.nanmin(both), np.nanmax(both)
+            shares = np.nan_to_num((both - least) / ((most - least) or 1.0), nan=0.5)
+            places = np.column_stack([places, shares[: len(places)]])
+            asked = np.column_stack([asked, shares[-len(asked) :]])
+        return places, asked
+
+    def _reference(self, history: _History, costs: Array) -> Array:
+        """Return the losses [m] that bound the volume: the study's, else a little beyond the worst known."""
+        found = np.empty(self._request.objectives)
+        pool: Array | None = None
+        for place, given in enumerate(self._known.references):
+            known = history.losses[:, place]
+            known = known[np.isfinite(known)]
+            if place in self._known.learned:
+                least, most = known.min(initial=np.inf), known.max(initial=-np.inf)
+                inside = given is not None and given > least
+                found[place] = given if inside else most + MARGIN * (most - least) if len(known) else 0.0
+            elif given is not None:
+                found[place] = given
+            else:
+                if pool is None:
+                    rng = stream(self._request.study_seed, self._request.dataset, 0, "sampler", "costs")
+                    pool = self._costs(self._space.placed(self._space.draw(rng, POOL), {}))[0]
+                both = np.concatenate([pool[:, place], known])
+                least, most = np.nanmin(both), np.nanmax(both)
+                found[place] = most + MARGIN * ((most - least) or 1.0)
+        return found
+
+
+def _chances(violation: _Model, asked: Array) -> Array:
+    """Return the probability [n] that a predicted violation is not above 0."""
+    mean, deviation = violation.predict(asked)
+    found: Array = scipy.special.ndtr(-mean / deviation)
+    return found
+
+
+def _levels(losses: Array, complete: NDArray[np.bool_]) -> tuple[Array, float]:
+    """Return log(loss - least) of trials, and `least`, below the best complete one by half of its way to the median.
+
+    A trial without a loss counts as the worst one.
+    """
+    known = np.isfinite(losses)
+    if not known.any():
+        return np.zeros(len(losses)), 0.0
+    taught = losses[complete & known] if (complete & known).any() else losses[known]
+    best, worst = taught.min(), losses[known].max()
+    above = (np.median(taught) - best) / 2 or worst - best or 1.0
+    return np.log(np.maximum(np.where(known, losses, worst), best) - best + above), best - above
+
+
+class _Fits:
+    """Fits processes of several values to the same trials at `places`; distances are shared."""
+
+    def __init__(self, places: Array, groups: NDArray[np.intp], rng: np.random.Generator) -> None:
+        self._places, self._groups = places, groups
+        self._some = np.sort(rng.permutation(len(places))[:FITTED])
+        self._distances = square_distances(places[self._some], groups)
+
+    def model(self, values: Array, running: Array | None = None) -> _Model:
         """Return what predicts a number; at `running` places the prediction is taken for seen."""
-        groups = self._space.groups
-        middle, scale = values.mean(), values.std() or 1.0
+        middle, scale = float(values.mean()), float(values.std()) or 1.0
         targets = (values - middle) / scale
-        some = np.sort(self._rng.permutation(len(values))[:FITTED])
-        parameters = fit(places[some], targets[some], groups, prior_mode(groups))
-        model = Surrogate.of(places, targets, groups, parameters)
+        parameters = fit(self._distances, targets[self._some], prior_mode(self._groups))
+        process = Surrogate.of(self._places, targets, self._groups, parameters)
         if running is not None and len(running):
-            seen = np.append(targets, model.mean(running))
-            model = Surrogate.of(np.concatenate([places, running]), seen, groups, parameters)
-        return _Model(model, float(middle), float(scale))
-
-    def _reference(self, history: _History, best: float, worst: float) -> Array:
-        """Return the costs and the loss that bound the volume: the study's, else a little beyond the worst known."""
-        given = list(self._known.references)
-        loss = given.pop(self._known.learned)
-        if loss is None or loss <= best:
-            loss = worst + MARGIN * (worst - best)
-        if None in given:
-            pool = stream(self._request.study_seed, self._request.dataset, 0, "sampler", "costs")
-            drawn = self._costs(self._space.placed(self._space.draw(pool, POOL), {}))[:, 1:]
-            known = np.concatenate([drawn, history.costs])
-            least, most = np.nanmin(known, axis=0), np.nanmax(known, axis=0)
-            beyond = most + MARGIN * np.where(most > least, most - least, 1.0)
-            given = [beyond[place] if own is None else own for place, own in enumerate(given)]
-        return np.array([*given, loss], dtype=float)
+            seen = np.append(targets, process.mean(running))
+            process = Surrogate.of(np.concatenate([self._places, running]), seen, self._groups, parameters)
+        return _Model(process, middle, scale)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -10,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from ablate.core.config import DatasetFacts, Size
-from ablate.core.objectives import SIZE_METRICS, constraint_text, loss, violation
+from ablate.core.objectives import SIZE_METRICS, loss, violation
 from ablate.tuning.sampling.request import Known
 from ablate.tuning.sampling.search_space import SearchSpace
 from ablate.tuning.sampling.twins import Measure
+from ablate.tuning.state.curves import Curves
 
 if TYPE_CHECKING:
     from ablate.study import Study
@@ -33,21 +35,30 @@ class KnownCosts:
     facts: Callable[[], DatasetFacts]
     _losses: dict[tuple[Any, ...], tuple[float, ...] | None] = field(default_factory=dict)
 
-    def before(self, *, accepts: Callable[[Mapping[str, Any]], bool], fixed: Mapping[str, Any]) -> Known | None:
-        """Return what a sampler may ask before a suggestion, or None unless exactly one objective is learned."""
-        if (learned := self.study.learned_objective) is None:
-            return None
+    def before(
+        self, *, accepts: Callable[[Mapping[str, Any]], bool], fixed: Mapping[str, Any], curves: Curves
+    ) -> Known:
+        """Return what a sampler may ask before a suggestion."""
         settings = self.study.kind
         return Known(
-            costs=self.losses,
+            costs=self._by_objective,
             accepts=accepts,
-            learned=learned,
+            learned=curves.learned,
             deciding=self._deciding,
             distinct=AT_ONCE if settings.is_counted_at_once(self.study.given_for(self.dataset)) else BUILT,
             references=[None if o.reference is None else loss(o, o.reference) for o in self.study.objectives],
-            constraints=[constraint_text(c) for c in self.study.constraints if c.metric not in self.study.counted],
             fixed=fixed,
+            curves=curves,
         )
+
+    def _by_objective(self, asked: Sequence[Mapping[str, Any]]) -> list[list[float] | None]:
+        """Return the losses of configurations by objective, NaN for a learned one, None for what cannot be trained."""
+        found: list[list[float] | None] = []
+        for sizes in map(self.losses, asked):
+            own = None if sizes is None else iter(sizes)
+            known = [o.metric in self.study.counted for o in self.study.objectives]
+            found.append(None if own is None else [next(own) if each else math.nan for each in known])
+        return found
 
     def losses(self, inner: Mapping[str, Any]) -> tuple[float, ...] | None:
         """Return the losses of the objectives that are sizes, or None if the configuration cannot be trained."""

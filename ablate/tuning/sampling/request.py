@@ -7,27 +7,28 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ablate.tuning.sampling.search_space import SearchSpace
+from ablate.tuning.state.curves import Curves
 
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """What is known of a configuration, given as Optuna's values, before it is trained.
+    """What is known of configurations, given as Optuna's values, before they are trained, and of trials.
 
-    `costs` returns the losses of all objectives but `learned`, or None if the configuration cannot be trained or its
-    size breaks a constraint. The settings `deciding` alone decide the costs; `distinct` is how many combinations of
-    them may be asked for at once. `accepts` says whether a configuration is new as well. `references` are by objective,
-    None where the study has none. `constraints` are the names of those on learned metrics, `fixed` values that the
-    suggestion must have.
+    `costs` returns the losses of each configuration by objective, NaN for a learned one; or None if it cannot be
+    trained or its size breaks a constraint. The settings `deciding` alone decide the costs; `distinct` is how many
+    combinations of them may be asked for at once. `learned` are the places of the objectives that trials tell.
+    `accepts` says whether a configuration is new as well. `references` are by objective, None where the study has none.
+    `fixed` are values that the suggestion must have. `curves` has the reports of the trials.
     """
 
-    costs: Callable[[Mapping[str, Any]], Sequence[float] | None]
+    costs: Callable[[Sequence[Mapping[str, Any]]], Sequence[Sequence[float] | None]]
     accepts: Callable[[Mapping[str, Any]], bool]
-    learned: int
+    learned: Sequence[int]
     deciding: Container[str]
     distinct: int
     references: Sequence[float | None]
-    constraints: Sequence[str]
     fixed: Mapping[str, Any]
+    curves: Curves
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,9 +38,8 @@ class SamplerRequest:
     `seed` is used for this suggestion only. `rejected` holds the trial attributes of the previous suggestion if that
     one was refused. `design` returns the trials of a designed comparison that are left, by place and in order. `good`
     is the number of trials that TPE takes as good ones where it sees a choice of a long history (see BoundedHistory),
-    otherwise None. `known` is None unless exactly one objective is learned from trials. A sampler may leave up to
-    `further` more suggestions, as Optuna's values, in an attribute of this name: the next ones, while many trials run.
-    It is 0 for samplers of one's own.
+    otherwise None. A sampler may leave up to `further` more suggestions, as Optuna's values, in an attribute of this
+    name: the next ones, while many trials run. It is 0 for samplers of one's own.
     """
 
     name: str
@@ -49,9 +49,9 @@ class SamplerRequest:
     seed: int
     objectives: int
     startup_trials: int
+    known: Known
     options: Mapping[str, Any] = field(default_factory=dict)
     rejected: Mapping[str, Any] = field(default_factory=dict)
     design: Callable[[], Mapping[int, Mapping[str, Any]]] = dict
     good: int | None = None
-    known: Known | None = None
     further: int = 0

@@ -15,7 +15,7 @@ from ablate.tuning.sampling.front_sampler import FrontSampler
 from ablate.tuning.sampling.request import SamplerRequest
 from ablate.tuning.sampling.sequences import DesignSequence, GridSequence, SobolSequence
 
-IGNORE_PRUNED = ("front", "nsga2", "gp")
+IGNORE_PRUNED = ("nsga2", "gp")
 """Samplers that read COMPLETE trials only; they get pruned trials as violated constraints (trial_converter.py)."""
 
 BOUNDED = {"front": MOST // 2, "tpe": MOST, "gp": MOST}
@@ -32,11 +32,9 @@ OBSERVED = {"nsga2": {NSGAIISampler._get_generation_key(): 0}}
 
 
 def build_front(request: SamplerRequest) -> BaseSampler:
-    """Return the sampler that knows the cost of every candidate (front_sampler.py)."""
+    """Return the default: expected gain of hypervolume, of known and learned objectives (front_sampler.py)."""
     _options(request)
-    if request.known is None:
-        raise RequestError("sampler front needs exactly one objective that is learned, and costs that are known before")
-    return FrontSampler(request, request.known)
+    return FrontSampler(request)
 
 
 def build_tpe(request: SamplerRequest) -> BaseSampler:

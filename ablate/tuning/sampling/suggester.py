@@ -30,6 +30,7 @@ from ablate.tuning.sampling.search_space import ENUMERATION_LIMIT, SearchSpace, 
 from ablate.tuning.sampling.sequences import SequenceEndedError, SequenceSampler
 from ablate.tuning.sampling.trial_converter import TrialConverter
 from ablate.tuning.sampling.twins import Measure, TwinSizes
+from ablate.tuning.state.curves import Curves
 from ablate.tuning.state.trial_progress import TrialProgress
 
 if TYPE_CHECKING:
@@ -64,6 +65,11 @@ class Suggester:
         return SearchSpace.of(self.study.space_for(self.dataset))
 
     @cached_property
+    def curves(self) -> Curves:
+        """The reports of the search trials."""
+        return Curves(study=self.study)
+
+    @cached_property
     def converter(self) -> TrialConverter:
         """The converter of trials for the sampler."""
         return TrialConverter.of(self.study, self.dimensions)
@@ -72,7 +78,7 @@ class Suggester:
     def history(self) -> LedgerStorage:
         """The storage that the sampler reads."""
         directions, bound = self.converter.directions, None
-        if (most := BOUNDED.get(self.study.sampler_name)) is not None:
+        if (most := BOUNDED.get(self.study.sampler.name)) is not None:
             keys = stream(self.study.seed, self.dataset, 0, "sampler", "history")
             bound = BoundedHistory(objectives=len(directions), keys=keys, most=most)
         return LedgerStorage(directions, bounded=bound)
@@ -112,7 +118,8 @@ class Suggester:
     def put(self, trial: TrialProgress, *, as_running: bool = False) -> None:
         """Add or update a trial for the sampler; `as_running` shows it as RUNNING whatever its state."""
         known = self.history.has(trial.number)
-        told = self.converter.to_frozen_trial(replace(trial, state=TrialState.RUNNING) if as_running else trial)
+        shown = replace(trial, state=TrialState.RUNNING) if as_running else trial
+        told = self.converter.to_frozen_trial(shown, self.curves)
         self.history.put(told, None if known else trial.sampler_state.get("study"))
         if not known:
             self._seen.add(self._configuration(trial.config.variant, trial.config.settings))
@@ -178,16 +185,16 @@ class Suggester:
         """
         parameters = seen["parameters"]
         config = self._trial(number, parameters, self.study.settings_of(self.dataset, parameters))
+        epoch = max(1, round(seen["share"] * config.epochs))
         trial = TrialProgress(
             config=config,
             size=None,
-            sampler_state={"trial": OBSERVED.get(self.study.sampler_name, {})},
+            sampler_state={"trial": OBSERVED.get(self.study.sampler.name, {})},
             state=TrialState(seen["state"]),
-            epoch=max(1, round(seen["share"] * config.epochs)),
-            wall_seconds=seen["metrics"].get("wall_seconds", 0.0),
-            means=seen["metrics"],
+            epoch=epoch,
         )
-        self.history.put(self.converter.to_frozen_trial(trial))
+        self.curves.observe(trial, seen["metrics"])
+        self.history.put(self.converter.to_frozen_trial(trial, self.curves))
 
     def _proposals(
         self, number: int, fixed: Mapping[str, Any] = MappingProxyType({})
@@ -240,7 +247,7 @@ class Suggester:
         return inner, trial_attrs, study_attrs
 
     def _sampler(self, number: int, attempt: int, rejected: Mapping[str, Any], fixed: Mapping[str, Any]) -> BaseSampler:
-        config, name = self.study.sampler, self.study.sampler_name
+        config, name = self.study.sampler, self.study.sampler.name
         request = SamplerRequest(
             name=name,
             dimensions=self.dimensions,
@@ -255,7 +262,9 @@ class Suggester:
             good=None if self.history.bounded is None else self.history.bounded.good,
             further=0 if fixed else self._further_at_once(),
             known=self._costs.before(
-                accepts=lambda inner: isinstance(self._judge(number, inner), NewTrial), fixed=fixed
+                accepts=lambda inner: isinstance(self._judge(number, inner), NewTrial),
+                fixed=fixed,
+                curves=self.curves,
             ),
         )
         build = SAMPLERS.load(name)
@@ -269,7 +278,7 @@ class Suggester:
 
     def _startup_trials(self) -> int:
         """Return the trials after which the sampler starts: 1 once there are more of them than it can be shown."""
-        name, bounded = self.study.sampler_name, self.history.bounded
+        name, bounded = self.study.sampler.name, self.history.bounded
         asked = self.study.sampler.startup_trials or STARTUP.get(name, 10)
         if bounded is None or asked <= bounded.most // 2:
             return asked

@@ -78,12 +78,12 @@ class Surrogate:
 def prior_mode(groups: NDArray[np.intp]) -> Array:
     """Return the parameters that are most likely without data; distances grow with the root of the settings."""
     settings = int(groups.max()) + 1
-    return np.array([math.log(0.5 * math.sqrt(settings))] * settings + [0.0, math.log(NOISE)])
+    return np.array([math.log(math.sqrt(settings))] * settings + [0.0, math.log(NOISE)])
 
 
-def fit(places: Array, values: Array, groups: NDArray[np.intp], start: Array) -> Array:
-    """Return the parameters at the mode of their posterior, found from `start`."""
-    given = (_square_distances(places, groups), values)
+def fit(distances: Array, values: Array, start: Array) -> Array:
+    """Return the parameters at the mode of their posterior, found from `start`; `distances` as `square_distances`."""
+    given = (distances, values)
     bounds = [(mode - 5 * width, mode + 5 * width) for mode, width in zip(*_prior(len(start)), strict=True)]
     steps = {"maxiter": STEPS}
     found = scipy.optimize.minimize(_objective, start, given, "L-BFGS-B", jac=True, bounds=bounds, options=steps)
@@ -121,7 +121,7 @@ def _prior(count: int) -> tuple[Array, Array]:
     return prior_mode(np.arange(count - 2)), np.array([scale] * (count - 2) + [signal, noise])
 
 
-def _square_distances(places: Array, groups: NDArray[np.intp]) -> Array:
+def square_distances(places: Array, groups: NDArray[np.intp]) -> Array:
     """Return the square distances [groups, n, n] in the coordinates of each group."""
     found = np.zeros((int(groups.max()) + 1, len(places), len(places)))
     for column, group in zip(places.T, groups, strict=True):

@@ -10,11 +10,11 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial
 from optuna.trial import TrialState as Told
 
-from ablate.core.objectives import constraint_text, losses, violation
 from ablate.core.trial import TrialState
 from ablate.tuning.sampling.ledger_storage import freeze
 from ablate.tuning.sampling.samplers import IGNORE_PRUNED
 from ablate.tuning.sampling.search_space import SearchSpace
+from ablate.tuning.state.curves import Curves
 from ablate.tuning.state.trial_progress import UNSEEN, TrialProgress
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class TrialConverter:
     @staticmethod
     def of(study: Study, dimensions: SearchSpace) -> TrialConverter:
         """Return the converter that suits the study's objectives, scheduler and sampler."""
-        blind = len(study.objectives) > 1 or study.sampler_name in IGNORE_PRUNED
+        blind = study.sampler.name != "front" and (len(study.objectives) > 1 or study.sampler.name in IGNORE_PRUNED)
         return TrialConverter(
             study=study, dimensions=dimensions, by_constraint=blind and study.scheduler.name != "none"
         )
@@ -49,12 +49,13 @@ class TrialConverter:
         """Optuna's directions: losses are minimised."""
         return [StudyDirection.MINIMIZE] * len(self.study.objectives)
 
-    def to_frozen_trial(self, trial: TrialProgress) -> FrozenTrial:
-        """Return `trial` as the sampler sees it."""
+    def to_frozen_trial(self, trial: TrialProgress, curves: Curves) -> FrozenTrial:
+        """Return `trial` as the sampler sees it: with the best report up to now, as `curves` tells."""
         ranges = self.dimensions.space.ranges  # tuned values of a comparison are not among them
         inner = self.dimensions.encode({k: v for k, v in trial.config.parameters.items() if k in ranges})
-        values = losses(self.study.objectives, [trial.metric(o.metric) for o in self.study.objectives])
-        state, known = self._state(trial, values)
+        row = curves.row_of(trial.number)
+        values = tuple(row[: curves.objectives])
+        state, known = self._state(trial, values, trial.number in curves.outgrown)
         shown = state is Told.PRUNED and len(values) == 1 and known
         return freeze(
             number=trial.number,
@@ -64,26 +65,22 @@ class TrialConverter:
             values=values if state is Told.COMPLETE or shown else None,
             intermediate={trial.epoch: values[0]} if shown else None,
             attrs=trial.sampler_state.get("trial", {}),
-            constraints=self._constraints(trial, known) if state in (Told.COMPLETE, Told.PRUNED) else None,
+            constraints=self._constraints(trial, curves, known) if state in (Told.COMPLETE, Told.PRUNED) else None,
         )
 
-    def _state(self, trial: TrialProgress, values: tuple[float, ...]) -> tuple[Told, bool]:
+    def _state(self, trial: TrialProgress, values: tuple[float, ...], outgrown: bool) -> tuple[Told, bool]:
         """Return Optuna's state and whether the values are usable."""
         known = all(math.isfinite(value) for value in values)
         if not trial.state.finished:
             return Told.RUNNING, False
         if trial.state is TrialState.FAIL:
-            return (Told.PRUNED if trial.diverged else Told.FAIL), False
+            return (Told.PRUNED if trial.diverged or outgrown else Told.FAIL), False
         if trial.state is TrialState.COMPLETE:
             return (Told.COMPLETE, True) if known else (Told.PRUNED, False)
         return (Told.COMPLETE, True) if known and self.by_constraint else (Told.PRUNED, known)
 
-    def _constraints(self, trial: TrialProgress, known: bool) -> dict[str, float]:
-        found = {
-            constraint_text(c): violation(c, trial.metric(c.metric))
-            for c in self.study.constraints
-            if c.metric not in self.study.counted
-        }
+    def _constraints(self, trial: TrialProgress, curves: Curves, known: bool) -> dict[str, float]:
+        found = dict(zip(curves.bounds, curves.row_of(trial.number)[curves.objectives :], strict=True))
         if not known:
             found[UNSEEN] = 1.0
         elif self.by_constraint:

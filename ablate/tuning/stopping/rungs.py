@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 from ablate.core.registry import SCHEDULERS
 from ablate.core.trial import Decision
+from ablate.tuning.state.curves import Curves
 from ablate.tuning.stopping.schedulers import Scheduler, SchedulerRequest
 
 if TYPE_CHECKING:
@@ -34,11 +35,11 @@ class Rungs:
     _own: dict[int, Scheduler] = field(default_factory=dict)
 
     @staticmethod
-    def of(study: Study) -> Rungs:
+    def of(study: Study, curves: Curves) -> Rungs:
         """Return empty rungs; raise RequestError if the scheduler does not suit the study."""
         request = SchedulerRequest(
             name=study.scheduler.name,
-            objectives=len(study.objectives),
+            curves=curves,
             reduction=study.scheduler.reduction,
             min_epochs=study.scheduler.min_epochs,
             options=study.scheduler.options,

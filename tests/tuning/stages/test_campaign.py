@@ -277,7 +277,7 @@ def test_same_numbers_failures_and_divergence_are_discarded_with_their_reason(tm
         ask(ledger, settings={RATE: 0.2})
         config = search.next_trial()
         assert config is not None
-        search.fail(config.key, "its process died", retry=True)
+        search.fail(config.key, "its process died", kind="died")
         assert search.next_trial() == config, "a worker that was killed is tried again"
         search.fail(config.key, "ValueError: boom")
         ask(ledger, settings={RATE: 0.3})

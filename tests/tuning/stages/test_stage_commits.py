@@ -67,7 +67,7 @@ def drive(folder: Path, study: Study, *, ends: int | None = None, after: bool = 
 
 def train(search: Search, config: Any) -> None:
     if config.key.number == 1 and config.stage == "search":
-        search.fail(config.key, "its process died", retry=search.attempt(config.key) == 1)
+        search.fail(config.key, "its process died", kind="died" if search.attempt(config.key) == 1 else "trial")
         return
     for epoch in range(1, config.epochs + 1):
         search.report(config.key, report_at(config, epoch))
