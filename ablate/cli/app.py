@@ -203,7 +203,7 @@ def new(
         ),
     ] = None,
 ) -> None:
-    """Write a commented study file that `ablate plan` accepts without an edit; a file is never overwritten."""
+    """Write a commented study file; `ablate plan` accepts it, but for what `--from` marks FILL IN."""
     from ablate.cli.new import write_study
 
     file = write_study(name, task=task, function=function, command=command, metric=metric, source=source)

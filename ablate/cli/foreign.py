@@ -5,32 +5,97 @@ from __future__ import annotations
 import json
 import math
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from ablate.base.errors import RequestError
 from ablate.base.plain_text import one_printable_line
 from ablate.functions.command_words import OFFERED, placeholders
+from ablate.study.file import FILL
+from ablate.study.patterns import metric_name
 from ablate.study.space import Choices, FloatRange, IntRange
 
-FILL = "FILL IN"
 EXAMPLE = {"float": [0.1, 1.0]}
-KINDS = {dict: "a mapping", list: "a list", str: "text", int: "a whole number", float: "a number"}
+KINDS = {
+    dict: "a mapping",
+    list: "a list",
+    str: "text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+}
+RANGES: dict[str, type[Choices | IntRange | FloatRange]] = {"choices": Choices, "int": IntRange, "float": FloatRange}
 SAMPLERS = {
     "bayes": "gp", "bayesianoptimization": "gp", "gpsampler": "gp", "random": "random", "randomsampler": "random",
-    "grid": "grid", "tpe": "tpe", "multivariate-tpe": "tpe", "tpesampler": "tpe", "sobol": "qmc", "qmcsampler": "qmc",
-    "nsgaiisampler": "nsga2",
+    "grid": "grid", "gridsampler": "grid", "tpe": "tpe", "multivariate-tpe": "tpe", "tpesampler": "tpe",
+    "sobol": "qmc", "qmcsampler": "qmc", "nsgaii": "nsga2", "nsgaiisampler": "nsga2",
 }  # fmt: skip
+_EPOCHS = re.compile(r"(?:[\w.]*\.)?(?:(?:num|n|max|total)[-_]?)?epochs?")
+_EPOCHS_OPTION = re.compile(rf"((?<=[ '])--{_EPOCHS.pattern}[= ])(\d+)(?![\w.{{])")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """A setting in words that every tool can say; `Foreign.add` writes it as a range or a value.
+
+    `step` counts from `low`. `choices` are the values of a choice, or the one fixed value. `given` is what the source
+    says, and `notes` are remarks.
+    """
+
+    name: str
+    kind: Literal["fixed", "choices", "int", "float", "unknown"]
+    low: float = 0
+    high: float = 0
+    log: bool = False
+    step: float | None = None
+    choices: tuple[Any, ...] = ()
+    given: Any = None
+    notes: tuple[str, ...] = ()
+
+    def written(self) -> tuple[Any, list[str]]:
+        """Return the value or range of a study file, and remarks; an example and FILL if no range can express it."""
+        notes = [note for note in self.notes if note]
+        fault = "has no counterpart"
+        if self.kind == "fixed":
+            return _scalar(self.choices[0]), notes
+        try:
+            if self.kind == "choices":
+                values = [_scalar(value) for value in self.choices]
+                once = [*{(type(value), value): value for value in values}.values()]
+                notes += ["a value that stood twice stands once"] * (len(once) < len(values))
+                return {"choices": list(Choices(choices=once).choices)}, notes
+            if self.kind != "unknown":
+                return self._numbers(notes), notes
+        except (ValidationError, ArithmeticError) as error:
+            faults = error.errors() if isinstance(error, ValidationError) else [{"msg": "too large a number"}]
+            fault = str(faults[0]["msg"]).removeprefix("Value error, ")
+        return EXAMPLE, [f"{FILL}: {_shown(self.given)} {fault}; these bounds are an example", *notes]
+
+    def _numbers(self, notes: list[str]) -> dict[str, Any]:
+        """Return a range, whose highest value is one of its steps."""
+        if self.log and self.step not in (None, 1):
+            notes.append(f"steps of {self.step:g} are left out")
+        stepped = self.step is not None and not self.log and not (self.kind == "int" and self.step == 1)
+        options: dict[str, Any] = {"log": True} if self.log else {"step": self.step} if stepped else {}
+        found = RANGES[self.kind].model_validate({self.kind: [self.low, self.high], **options})
+        assert isinstance(found, IntRange | FloatRange)
+        low, high = found.bounds
+        if stepped:
+            last = (found.count() or 1) - 1
+            high = found.at(last) if isinstance(found, FloatRange) else low + last * (found.step or 1)
+            options["step"] = found.step
+        return {self.kind: [low, high], **options}
 
 
 @dataclass(kw_only=True)
 class Foreign:
-    """What was read from another tool: ranges by ablate's name, their comments, and lines on what has no counterpart.
+    """What a reader found in the file of another tool, and the remarks that the study file makes about it.
 
-    `names` maps the source's names of settings to ablate's. `objectives` are names and directions.
+    `names` maps the source's names of settings to ablate's. `objectives` are names and directions. `left` names what
+    has no counterpart, `open` what the user has to decide, `kubernetes` are options of `ablate k8s render`.
     """
 
     tool: str
@@ -38,50 +103,73 @@ class Foreign:
     names: dict[str, str] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     left: list[str] = field(default_factory=list)
+    open: list[str] = field(default_factory=list)
+    kubernetes: str = ""
     objectives: list[tuple[str | None, str]] = field(default_factory=list)
     command: str | None = None
     sampler: str | None = None
     scheduler: dict[str, Any] = field(default_factory=lambda: {"name": "none"})
-    epochs: int = 1
+    epochs: int | None = None
     trials: int | None = None
 
-    def add(self, name: str, spec: Any, *notes: str) -> None:
-        """Add a setting, and say what is special about it."""
-        own = re.sub(r"\W|^(?=\d)", "_", name, flags=re.ASCII)
-        own += "_" * (own in OFFERED)
-        if not own:
-            raise RequestError("a setting of the source has no name")
-        if own in self.config:
-            raise RequestError(f"{name}: two settings would be called {own!r}; rename one in the source")
-        said = ([f"{name!r} in the source"] if own != name else []) + [note for note in notes if note]
-        self.config[own], self.names[name] = spec, own
+    def add(self, found: Setting) -> str:
+        """Add a setting and return the name of its placeholder; a fixed number of epochs is the study's own."""
+        fixed = found.choices[0] if found.kind == "fixed" else None
+        if _EPOCHS.fullmatch(found.name) and _is_count(fixed) and self.epochs in (None, fixed):
+            self.epochs = fixed
+            return self.names.setdefault(found.name, "epochs")
+        own = re.sub(r"\W|^(?=\d)", "_", found.name, flags=re.ASCII) or "_"
+        while own in self.config or own in OFFERED:
+            own += "_"
+        self.config[own], remarks = found.written()
+        self.names[found.name] = own
+        said = [f"{found.name!r} in the source"] * (own != found.name) + remarks
         if said:
             self.note(f"config.{own}", "; ".join(said))
+        return own
 
-    def add_example(self, name: str, given: Any) -> None:
-        """Add a setting whose distribution, as `given`, is to be filled in."""
-        shown = json.dumps(given, default=str)[:200]
-        self.add(name, EXAMPLE, f"{FILL}: {shown} has no counterpart; these bounds are an example")
+    def run(self, words: Sequence[str]) -> None:
+        """Take the words of the command; settings that it does not use are added to it, and are to be filled in."""
+        missing = [each for each in self.names.items() if each[1] not in placeholders(shlex.join(words))]
+        words = [*words, *(f"--{escaped(theirs)}={{{own}}}" for theirs, own in missing)]
+        self.command = shlex.join(words)
+        given = _EPOCHS_OPTION.search(self.command)
+        if given is not None and _is_count(int(given[2])) and self.epochs in (None, int(given[2])):
+            self.epochs = int(given[2])
+            self.command = _EPOCHS_OPTION.sub(r"\1{epochs}", self.command, count=1)
+        if missing:
+            names = ", ".join(theirs for theirs, _ in missing)
+            self.fill("trainable.command", f"the source's command does not use {names}: say how it gets them")
 
     def note(self, key: str, text: str) -> None:
-        """Put a comment behind a key of the study file."""
-        self.notes[key] = one_printable_line(text)
+        """Add to the comment behind a key of the study file."""
+        known, text = self.notes.get(key, ""), one_printable_line(text)
+        self.notes[key] = known if text in known else f"{known}; {text}" if known else text
+
+    def fill(self, key: str, text: str) -> None:
+        """Mark a key of the study file as one that the user has to decide."""
+        self.note(key, text if FILL in self.notes.get(key, "") else f"{FILL}: {text}")
 
     def leave(self, place: str, value: Any, why: str = "") -> None:
         """Name what has no counterpart, with its value unless that is an empty text."""
-        text = value if isinstance(value, str) else json.dumps(value, default=str)
-        shown = text if len(text) <= 200 else f"{text[:200]}…"
-        self.left.append(one_printable_line(f"{place}{': ' * bool(shown)}{shown}{f' ({why})' if why else ''}"))
+        self.left.append(_line(place, value, why))
 
     def leave_all(self, place: str, rest: Mapping[str, Any]) -> None:
         """Name all keys of a mapping that were not taken."""
         for key, value in rest.items():
             self.leave(f"{place}.{key}".removeprefix("."), value)
 
-    def lines(self) -> list[str]:
-        """Return lines for the head of the study file."""
-        fill = [f"Fill in what is marked {FILL}."] if any(FILL in note for note in self.notes.values()) else []
-        return [*fill, *(f"Without a counterpart: {line}" for line in self.left)]
+    def take(self, data: dict[str, Any], place: str, key: str, kind: type, default: Any = None) -> Any:
+        """Remove and return a value; one that is not of `kind` is to be filled in, and `default` is returned."""
+        if key not in data or data[key] is None:
+            data.pop(key, None)
+            return default
+        value = data.pop(key)
+        right = isinstance(value, (int, float) if kind is float else kind) and (kind is bool) == isinstance(value, bool)
+        if not right:
+            self.open.append(_line(f"{place}.{key}".strip("."), value, f"must be {KINDS[kind]}"))
+            return default
+        return value.copy() if isinstance(value, dict) else value
 
     def sample(self, place: str, name: str) -> None:
         """Take the sampler of this name, or name it as without a counterpart."""
@@ -91,84 +179,109 @@ class Foreign:
         elif self.sampler != name.lower():
             self.note("sampler", f"for {place}: {name}")
 
+    def stop_early(self, first: int, reduction: float, text: str) -> None:
+        """Stop weak trials early, from the report `first` on."""
+        self.scheduler = {"name": "asha", "min_epochs": max(first, 1), "reduction": max(round(reduction), 2)}
+        self.note("scheduler", text)
+
+    def lines(self, file: str) -> list[str]:
+        """Return lines for the head of the study file, of the notes as they are now."""
+        marked = ", ".join(key for key, note in self.notes.items() if FILL in note)
+        return [
+            *([f"{FILL}: {marked}. Delete these words there and here."] if marked else []),
+            *(f"{FILL}: {line}" for line in self.open),
+            *(f"Without a counterpart: {line}" for line in self.left),
+            *([f"On Kubernetes: ablate k8s render {file} {self.kubernetes}"] if self.kubernetes else []),
+        ]
+
 
 def content_of(found: Foreign, name: str) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the keys of a study file and the comments behind them."""
     if found.command is None:
-        found.command = f"python train.py {' '.join(f'--{own} {{{own}}}' for own in found.config)}"
-        found.note("trainable.command", f"{FILL}: the source names no command")
-    used = placeholders(found.command)
-    for theirs, own in found.names.items():
-        if own not in used:
-            found.leave(theirs, found.config.pop(own), "the command does not use it")
-    named = found.objectives or [(None, "minimize")]
-    metrics = {_metric(metric, index): metric for index, (metric, _) in enumerate(named)}
-    if len(metrics) < len(named):
-        raise RequestError(f"two objectives have one name: {', '.join(metrics)}")
-    if any(metric is None for metric in metrics.values()):
-        found.note("objectives", f"{FILL}: the source names no metric; check its direction too")
-    patterns = {own: rf"{re.escape(metric or own)}\s*[=:]\s*{{number}}" for own, metric in metrics.items()}
-    found.notes.setdefault("trainable.metrics", f"{FILL}: how the command prints it; {{number}} is any number")
-    sampler, trials = found.sampler, found.trials
+        found.run(["python", "train.py", *(f"--{escaped(theirs)}={{{own}}}" for theirs, own in found.names.items())])
+        found.fill("trainable.command", "the source names no command")
+    if not found.names:
+        found.fill("config", "the source names no setting that can be read")
+    metrics = _metrics(found)
+    first = metrics[0][1]
+    found.note("trainable.metrics", f"the command has to print it, as in {first}=0.5, {first}: 0.5 or '{first}': 0.5")
+    searched = [theirs for theirs, own in found.names.items() if own != "epochs" and _EPOCHS.fullmatch(theirs)]
+    if found.scheduler["name"] != "none" and (searched or found.epochs is None):
+        told = f"searches {searched[0]}, and a study has one number" if searched else "does not say it"
+        found.fill("epochs", f"how often the command prints the metric; the source {told}")
+    found.note("epochs", "how often the command prints the metric")
+    epochs = found.epochs or found.scheduler.get("min_epochs", 1) * found.scheduler.get("reduction", 1) ** 2
     counts = [_count(spec) for spec in found.config.values()]
-    if sampler == "grid" and None in counts:
+    if found.sampler == "grid" and None in counts:
         found.leave("grid", "", "a grid needs choices or steps for every setting")
-        sampler = None
+        found.sampler = None
+    trials = found.trials
     if trials is None:
-        trials = math.prod(each or 1 for each in counts) if sampler == "grid" else 24
-        found.note("budget", "all of the grid" if sampler == "grid" else f"{FILL}: the source has no number of trials")
-    directions = [direction for _, direction in named]
+        trials = math.prod(each or 1 for each in counts) if found.sampler == "grid" else 24
+        found.note("budget", "all of the grid" if found.sampler == "grid" else "the source has no number of trials")
     return {
         "study": name,
-        "trainable": {"command": found.command, "metrics": patterns},
+        "trainable": {"command": found.command, "metrics": {own: _pattern(printed) for own, printed, _ in metrics}},
         "config": found.config,
-        "epochs": found.epochs,
-        "objectives": [{"metric": m, "direction": d} for m, d in zip(metrics, directions, strict=True)],
-        **({} if sampler is None else {"sampler": {"name": sampler}}),
+        "epochs": epochs,
+        "objectives": [{"metric": own, "direction": direction} for own, _, direction in metrics],
+        **({} if found.sampler is None else {"sampler": {"name": found.sampler}}),
         "scheduler": found.scheduler,
-        "budget": {"trials": trials},
+        "budget": {"trials": max(trials, 1)},
         "confirm": None,
     }, found.notes
 
 
-def _metric(name: Any, index: int) -> str:
-    if name is None:
-        return f"val_objective{index or ''}"
-    return name if name.startswith(("val_", "train_")) else f"val_{name}"
+def _metrics(found: Foreign) -> list[tuple[str, str, str]]:
+    """Return name, printed name and direction of each objective; a name that is missing is to be filled in."""
+    metrics: list[tuple[str, str, str]] = []
+    for printed, direction in found.objectives[4:]:
+        found.leave("objective", f"{printed}, {direction}", "a study has at most four")
+    for printed, direction in (found.objectives or [(None, "minimize")])[:4]:
+        own = metric_name(printed or "objective")
+        while own in [other for other, _, _ in metrics]:
+            own += "_"
+        if printed is None:
+            found.fill("objectives", "the source names no metric; check its direction too")
+        if direction not in ("minimize", "maximize"):
+            found.fill("objectives", f"{direction} is no direction")
+            direction = "minimize"
+        metrics.append((own, printed or own, direction))
+    return metrics
+
+
+def _pattern(printed: str) -> str:
+    r"""Return the pattern of a printed number; its name is whole, as for Katib: `loss` is not the end of `aux_loss`."""
+    return rf"""(?<![\w/.|-]){re.escape(printed)}["']?\s*[=:]\s*{{number}}"""
 
 
 def _count(spec: Any) -> int | None:
-    """Return the number of values of a setting, or None if there are infinitely many or the range is unsound."""
+    """Return the number of values of a setting, or None if there are infinitely many."""
     if not isinstance(spec, dict):
         return 1
-    kind = next(kind for key, kind in (("choices", Choices), ("int", IntRange), ("float", FloatRange)) if key in spec)
-    try:
-        return kind.model_validate(spec).count()
-    except ValidationError:
-        return None
+    key = next(key for key in RANGES if key in spec)
+    return RANGES[key].model_validate(spec).count()
 
 
-def take(data: dict[str, Any], place: str, key: str, kind: type, default: Any = None) -> Any:
-    """Remove and return a value; raise RequestError if it is not of `kind`."""
-    if key not in data:
-        return default
-    value = data.pop(key)
-    right = isinstance(value, (int, float) if kind is float else kind) and (kind is bool or not isinstance(value, bool))
-    if not right:
-        where = ".".join(part for part in (place, key) if part)
-        raise RequestError(f"{where} = {one_printable_line(repr(value)[:80])}: must be {KINDS[kind]}")
-    return value.copy() if isinstance(value, dict) else value
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 10**9
 
 
-def interval(low: float, high: float, *, whole: bool = False, log: bool = False, step: float | None = None) -> Any:
-    """Return a range of a study file."""
-    options = {"log": True} if log else {} if step is None else {"step": step}
-    return {"int" if whole else "float": [low, high]} | options
+def _scalar(value: Any) -> Any:
+    """Return a value that a setting can have: a list or mapping as JSON text, a number that is not finite as text."""
+    if isinstance(value, dict | list):
+        return json.dumps(value)
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def choices(values: Sequence[Any]) -> dict[str, Any]:
-    """Return choices; a list or mapping is written as JSON text."""
-    return {"choices": [json.dumps(each) if isinstance(each, dict | list) else each for each in values]}
+def _shown(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return one_printable_line(text if len(text) <= 200 else f"{text[:200]}…")
+
+
+def _line(place: str, value: Any, why: str) -> str:
+    shown = _shown(value)
+    return one_printable_line(f"{place}{': ' * bool(shown)}{shown}{f' ({why})' if why else ''}")
 
 
 def escaped(word: str) -> str:

@@ -1,21 +1,28 @@
-"""`ablate new --from`: reads a sweep of W&B, a Katib Experiment, Hydra's sweeper and an Optuna study."""
+"""`ablate new --from`: tells the formats apart, and reads a sweep of W&B and an Optuna study."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ablate.base.errors import RequestError
-from ablate.cli.foreign import FILL, Foreign, choices, escaped, interval, take
+from ablate.cli.foreign import Foreign, Setting, escaped
+from ablate.cli.foreign_hydra import of_hydra
+from ablate.cli.foreign_katib import of_katib
 from ablate.study.file import read_text
-from ablate.study.yaml_text import read_scalar, read_yaml
+from ablate.study.yaml_text import read_yaml
 
 KNOWN = "a W&B sweep (method, parameters), a Katib Experiment, a file with hydra.sweeper, or sqlite:///FILE of Optuna"
+SPREAD = 3  # standard deviations on each side of the mean that stand for a normal distribution, as in Katib
+_KEYS = {"value", "values", "distribution", "probabilities", "min", "max", "q", "mu", "sigma", "a", "b"}
+_DISTRIBUTION = re.compile(
+    r"(?P<q>q_)?(?P<int>int_)?(?P<inv>inv_)?(?P<log>log_)?(?P<form>uniform|normal|beta)(?P<values>_values)?"
+)
+_BEFORE = {"args": "--", "args_no_hyphens": "", "args_append_hydra": "+", "args_override_hydra": "++"}
 
 
 def read_source(source: str) -> Foreign:
@@ -24,9 +31,9 @@ def read_source(source: str) -> Foreign:
         return _of_optuna(source)
     data, _ = read_yaml(read_text(Path(source)), source)
     if data.get("kind") == "Experiment":
-        return _of_katib(data)
+        return of_katib(data)
     if "hydra" in data:
-        return _of_hydra(data)
+        return of_hydra(data)
     if isinstance(data.get("parameters"), dict):
         return _of_wandb(data)
     raise RequestError(f"{source}: cannot be read. Known: {KNOWN}.")
@@ -35,264 +42,154 @@ def read_source(source: str) -> Foreign:
 def _of_wandb(data: dict[str, Any]) -> Foreign:
     """Read a sweep configuration of W&B."""
     found = Foreign(tool="W&B sweep")
-    for name, spec in take(data, "", "parameters", dict).items():
-        _add_wandb(found, str(name), spec)
-    found.sample("method", take(data, "", "method", str, "none given"))
-    metric = take(data, "", "metric", dict, {})
-    if name := take(metric, "metric", "name", str):
-        found.objectives = [(name, take(metric, "metric", "goal", str, "minimize"))]
+    tree = _wandb_settings(found, data.pop("parameters"))
+    found.sample("method", found.take(data, "", "method", str, "none given"))
+    metric = found.take(data, "", "metric", dict, {})
+    if name := found.take(metric, "metric", "name", str):
+        found.objectives = [(name, found.take(metric, "metric", "goal", str, "minimize"))]
+    if "target" in metric:
+        found.leave("metric.target", metric.pop("target"), "no value ends a search: `ablate stop` does")
     found.leave_all("metric", metric)
-    if early := take(data, "", "early_terminate", dict):
-        if take(early, "early_terminate", "type", str) == "hyperband":
-            least = take(early, "early_terminate", "min_iter", int, 1)
-            found.epochs = take(early, "early_terminate", "max_iter", int, least * 9)
-            reduction = take(early, "early_terminate", "eta", int, 3)
-            found.scheduler = {"name": "asha", "min_epochs": least, "reduction": reduction}
-            found.note("scheduler", "for hyperband: its first rung and its reduction")
-            found.note("epochs", f"{FILL}: how often the command prints the metric")
-        found.leave_all("early_terminate", early)
-    found.trials = take(data, "", "run_cap", int)
-    program, words = take(data, "", "program", str), take(data, "", "command", list)
+    found.trials = found.take(data, "", "run_cap", int)
+    program, words = found.take(data, "", "program", str), found.take(data, "", "command", list)
     if words is not None or program is not None:
-        words = ["${interpreter}", "${program}", "${args}"] if words is None else words
-        found.command = shlex.join(_wandb_words(found, list(map(str, words)), program))
+        words = ["${env}", "${interpreter}", "${program}", "${args}"] if words is None else words
+        found.run(_wandb_words(found, list(map(str, words)), program, tree))
+    if early := found.take(data, "", "early_terminate", dict):
+        _wandb_early(found, early)
     found.leave_all("", data)
     return found
 
 
-def _add_wandb(found: Foreign, name: str, given: Any) -> None:
-    place = f"parameters.{name}"
-    if not isinstance(given, dict) or "parameters" in given:
-        found.leave(place, given, "nested settings have no counterpart" if isinstance(given, dict) else "no mapping")
-        return
-    spec = dict(given)
-    whole = all(isinstance(spec.get(key), int) for key in ("min", "max"))
-    short = next((key for key in ("value", "values") if key in spec), "int_uniform" if whole else "uniform")
-    kind = take(spec, place, "distribution", str, short)
-    if kind in ("value", "constant") and "value" in spec:
-        value = spec.pop("value")
-        found.add(name, json.dumps(value) if isinstance(value, dict | list) else value)
-    elif kind in ("values", "categorical") and "values" in spec:
-        values = take(spec, place, "values", list)
-        told = "W&B passes True and False, ablate true and false" if _flags(values) else ""
-        found.add(name, choices(values), told)
-    elif (ranged := _wandb_interval(kind, spec, place)) is not None:
-        found.add(name, *ranged)
+def _wandb_early(found: Foreign, early: dict[str, Any]) -> None:
+    """Take Hyperband's first band: `min_iter`, or `max_iter` divided by `eta`, `s` times, while it is 1 or more."""
+    place = "early_terminate"
+    if early.get("type") == "hyperband":
+        early.pop("type")
+        eta = max(found.take(early, place, "eta", float, 3), 1.01)
+        longest, steps = found.take(early, place, "max_iter", int), found.take(early, place, "s", float, 100)
+        first = found.take(early, place, "min_iter", int, 1)
+        if longest is not None:
+            bands = [int(longest / eta**i) for i in range(1, min(int(steps), 100) + 1) if longest / eta**i >= 1]
+            first = min(bands, default=1)
+            found.epochs = found.epochs or max(longest, 1)
+        found.stop_early(first, eta, "for hyperband: its first band and its eta")
+    found.leave_all(place, early)
+
+
+def _wandb_settings(found: Foreign, given: Mapping[Any, Any], above: str = "") -> dict[str, Any]:
+    """Add the settings at any depth; return the placeholder of each by name, in the source's nesting."""
+    tree: dict[str, Any] = {}
+    for key, spec in given.items():
+        name = f"{above}{key}"
+        is_nested = isinstance(spec, dict) and isinstance(spec.get("parameters"), dict)
+        inner = _wandb_settings(found, spec["parameters"], f"{name}.") if is_nested else None
+        tree[str(key)] = found.add(_wandb_setting(name, spec)) if inner is None else inner
+        if isinstance(spec, dict):
+            known = {"parameters"} if is_nested else _KEYS
+            found.leave_all(f"parameters.{name}", {k: v for k, v in spec.items() if k not in known})
+    return tree
+
+
+def _wandb_setting(name: str, given: Any) -> Setting:
+    unknown = Setting(name=name, kind="unknown", given=given)
+    if not isinstance(given, dict):
+        return unknown
+    values = [given["value"]] if "value" in given else given.get("values")
+    if isinstance(values, list) and (values or "value" in given):
+        words = any(value is None or isinstance(value, bool) for value in values)
+        passed = "W&B passes True, False and None, ablate true, false and null" if words else ""
+        weights = f"weights {json.dumps(given['probabilities'])} are left out" if "probabilities" in given else ""
+        kind: Any = "fixed" if "value" in given else "choices"
+        return Setting(name=name, kind=kind, choices=tuple(values), given=given, notes=(passed, weights))
+    whole = all(isinstance(given.get(key), int) for key in ("min", "max"))
+    form = _DISTRIBUTION.fullmatch(str(given.get("distribution", "int_uniform" if whole else "uniform")))
+    try:
+        return unknown if form is None or given.get("q", 1) <= 0 else _wandb_numbers(name, given, form)
+    except (TypeError, ArithmeticError):
+        return unknown
+
+
+def _wandb_numbers(name: str, given: Mapping[str, Any], form: re.Match[str]) -> Setting:
+    """Return the range of a distribution. W&B rounds to multiples of q, so the bounds are such multiples too."""
+    log, notes = form["log"] is not None, ""
+    if form["form"] == "uniform":
+        low, high = 1 * given.get("min"), 1 * given.get("max")  # type: ignore[operator]
+    elif form["form"] == "normal":
+        mean, spread = given.get("mu", 0), SPREAD * given.get("sigma", 1)
+        low, high = _decimal(mean - spread), _decimal(mean + spread)
+        notes = f"drawn evenly within {SPREAD} standard deviations of the mean"
     else:
-        found.add_example(name, given)
-        return
-    found.leave_all(place, spec)
+        low, high, notes = 0, 1, "drawn evenly, not by a beta distribution"
+    if log and form["values"] is None:
+        notes = notes or "the bounds were exponents of e"
+        low, high = (math.exp(min(max(each, -700), 700)) for each in ((-high, -low) if form["inv"] else (low, high)))
+    if form["q"] is None:
+        kind: Any = "int" if form["int"] else "float"
+        return Setting(name=name, kind=kind, low=low, high=high, log=log, given=given, notes=(notes,))
+    step = given.get("q", 1)
+    low, high = (_decimal(round(each / step) * step) for each in (low, high))
+    low = max(low, step) if log else low
+    whole = float(step).is_integer()
+    return Setting(
+        name=name, kind="int" if whole else "float", low=low, high=high, log=log, step=step, given=given, notes=(notes,)
+    )
 
 
-def _wandb_interval(kind: str, spec: dict[str, Any], place: str) -> tuple[Any, str] | None:
-    """Return the range of a distribution with its comment, or None if it has no counterpart."""
-    low, high = (take(spec, place, key, float) for key in ("min", "max"))
-    step = take(spec, place, "q", float, 1) if kind.startswith("q_") else None
-    if low is None or high is None:
-        return None
-    whole = all(isinstance(each, int) for each in (low, high, step or 1))
-    if kind in ("int_uniform", "uniform", "q_uniform"):
-        told = f"W&B counts steps of {step} from 0" if step and low % step else ""
-        return interval(low, high, whole=kind == "int_uniform" or (whole and step is not None), step=step), told
-    if re.fullmatch(r"(q_|inv_)?log_uniform(_values)?", kind) is None:
-        return None
-    lost = "" if step is None else f"steps of {step} are left out"
-    if kind.endswith("_values"):
-        exact = whole and step == 1 and low >= 1
-        return interval(low, high, whole=exact, log=True), "" if exact else lost
-    low, high = (math.exp(min(each, 700)) for each in ((-high, -low) if kind.startswith("inv_") else (low, high)))
-    return interval(low, high, log=True), "; ".join(filter(None, ["the bounds were exponents of e", lost]))
+def _decimal(value: float) -> float:
+    """Return a number without the last digits, which are of rounding: 3 * 0.1 is 0.3."""
+    return value if isinstance(value, int) else float(f"{value:.12g}")
 
 
-def _flags(values: Sequence[Any]) -> bool:
-    return any(isinstance(value, bool) for value in values)
-
-
-def _wandb_words(found: Foreign, words: Sequence[str], program: str | None) -> list[str]:
-    """Return the words of a sweep's command with ablate's placeholders."""
+def _wandb_words(found: Foreign, words: Sequence[str], program: str | None, tree: Mapping[str, Any]) -> list[str]:
+    """Return the words of a sweep's command with ablate's placeholders; other macros are to be filled in."""
+    texts = {name: f"{{{own}}}" if isinstance(own, str) else _json_of(found, own) for name, own in tree.items()}
+    values = [(escaped(name), text, tree[name]) for name, text in texts.items()]
     lines: list[str] = []
-    for word in words:
-        if word in ("${args}", "${args_no_hyphens}", "${args_no_boolean_flags}"):
-            for name, own in found.names.items():
-                spec = found.config[own]
-                switch = word.endswith("flags}") and isinstance(spec, dict) and _flags(spec.get("choices", ()))
-                hyphens = "" if word.endswith("hyphens}") else "--"
-                lines.append(f"{{{own}?--{name}}}" if switch else f"{hyphens}{escaped(name)}={{{own}}}")
-        elif word == "${program}" and program is not None:
-            lines.append(escaped(program))
-        elif word == "${interpreter}":
+    for word, after in zip(words, [*words[1:], ""], strict=True):
+        macro = word[2:-1] if re.fullmatch(r"\$\{\w+\}", word) else ""
+        if macro == "env":
+            lines += ["env"] * ("=" in after or after.startswith("-"))
+        elif macro == "interpreter":
             lines.append("python")
-        elif "${" in word and word != "${env}":
-            found.leave("command", word)
-        elif word != "${env}":
+        elif macro == "program" and program is not None:
+            lines.append(escaped(program))
+        elif macro in _BEFORE:
+            lines += [f"{_BEFORE[macro]}{name}={text}" for name, text, _ in values]
+        elif macro == "args_no_equals":
+            lines += [part for name, text, _ in values for part in (f"--{name}", text)]
+        elif macro == "args_no_boolean_flags":
+            lines += [f"{{{own}?--{n}}}" if _is_switch(found, own) else f"--{n}={text}" for n, text, own in values]
+        elif macro in ("args_json", "args_json_file"):
+            lines.append(_json_of(found, tree))
+            if macro == "args_json_file":
+                found.fill("trainable.command", "W&B passes the name of a file with this text")
+        else:
             lines.append(escaped(word))
+            if "${" in word:
+                found.fill("trainable.command", f"{word} has no counterpart")
     return lines
 
 
-def _of_katib(data: dict[str, Any]) -> Foreign:
-    """Read a Katib Experiment."""
-    found = Foreign(tool="Katib Experiment")
-    spec = take(data, "", "spec", dict, {})
-    objective = take(spec, "spec", "objective", dict, {})
-    if name := take(objective, "spec.objective", "objectiveMetricName", str):
-        found.objectives = [(name, take(objective, "spec.objective", "type", str, "minimize"))]
-        found.note("trainable.metrics", "Katib's own form; {number} is any number")
-    found.leave_all("spec.objective", objective)
-    algorithm = take(spec, "spec", "algorithm", dict, {})
-    found.sample("algorithm", take(algorithm, "spec.algorithm", "algorithmName", str, "none given"))
-    found.leave_all("spec.algorithm", algorithm)
-    found.trials = take(spec, "spec", "maxTrialCount", int)
-    for index, each in enumerate(take(spec, "spec", "parameters", list, [])):
-        _add_katib(found, f"spec.parameters.{index}", each)
-    template = take(spec, "spec", "trialTemplate", dict, {})
-    references: dict[str, str] = {}
-    for index, each in enumerate(take(template, "spec.trialTemplate", "trialParameters", list, [])):
-        place = f"spec.trialTemplate.trialParameters.{index}"
-        entry = take({"": each}, place, "", dict)
-        name = take(entry, place, "name", str, "")
-        references[name] = take(entry, place, "reference", str, name)
-    if words := _words_of_container(template):
-        found.command = shlex.join(_katib_word(found, word, references) for word in words)
-    if template.pop("trialSpec", None) is not None:
-        found.leave("spec.trialTemplate.trialSpec", "", "only the command of its first container is read")
-    found.leave_all("spec.trialTemplate", template)
-    found.leave_all("spec", spec)
-    found.leave_all("", {key: value for key, value in data.items() if key not in ("apiVersion", "kind")})
-    return found
+def _is_switch(found: Foreign, own: Any) -> bool:
+    spec = found.config.get(own) if isinstance(own, str) else None
+    values = spec.get("choices", ()) if isinstance(spec, dict) else (spec,)
+    return any(isinstance(value, bool) for value in values)
 
 
-def _words_of_container(template: Mapping[str, Any]) -> list[str]:
-    """Return command and arguments of the first container that a trial's template has, wherever it is."""
-    below: list[Any] = [template]
-    while below:
-        value = below.pop(0)
-        if isinstance(value, dict) and isinstance(value.get("containers"), list):
-            container = next(iter(value["containers"]), None)
-            if isinstance(container, dict):
-                given = [container.get(key) for key in ("command", "args")]
-                return [str(word) for words in given if isinstance(words, list) for word in words]
-        below += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return []
-
-
-def _katib_word(found: Foreign, word: str, references: Mapping[str, str]) -> str:
-    pieces = re.split(r"\$\{trialParameters\.([^}]*)\}", word)
-    for index in range(1, len(pieces), 2):
-        name = references.get(pieces[index], pieces[index])
-        if name not in found.names:
-            raise RequestError(f"spec.trialTemplate: {word!r} uses {pieces[index]!r}, which is no parameter")
-        pieces[index] = f"{{{found.names[name]}}}"
-    return "".join(piece if index % 2 else escaped(piece) for index, piece in enumerate(pieces))
-
-
-def _add_katib(found: Foreign, place: str, given: Any) -> None:
-    entry = take({"": given}, place, "", dict)
-    name, kind = take(entry, place, "name", str, ""), take(entry, place, "parameterType", str, "")
-    space = take(entry, place, "feasibleSpace", dict, {})
-    words = {key: read_scalar(str(space.pop(key))) for key in ("min", "max", "step") if key in space}
-    numbers = all(isinstance(value, int | float) for value in words.values()) and {"min", "max"} <= words.keys()
-    form, listed = take(space, place, "distribution", str, "uniform"), take(space, place, "list", list)
-    if kind in ("discrete", "categorical") and listed is not None:
-        found.add(name, choices([read_scalar(str(v)) if kind == "discrete" else str(v) for v in listed]))
-    elif kind in ("double", "int") and numbers and form in ("uniform", "logUniform"):
-        log = form == "logUniform"
-        step = None if log else words.get("step")
-        found.add(name, interval(words["min"], words["max"], whole=kind == "int", log=log, step=step),
-                  f"steps of {words['step']} are left out" if log and "step" in words else "")  # fmt: skip
-    else:
-        found.add_example(name, given)
-    found.leave_all(place, entry | space)
-
-
-def _of_hydra(data: dict[str, Any]) -> Foreign:
-    """Read `hydra.sweeper` of a primary configuration: its params, and those of the Optuna sweeper."""
-    found = Foreign(tool="Hydra sweeper")
-    hydra = take(data, "", "hydra", dict)
-    sweeper = take(hydra, "hydra", "sweeper", dict, {})
-    params = take(sweeper, "hydra.sweeper", "params", dict, {})
-    if not params:
-        raise RequestError("hydra.sweeper.params: there is none to read")
-    for name, text in params.items():
-        own = str(name).lstrip("+")
-        spec = None if own.startswith("~") else _read_override(text if isinstance(text, str) else json.dumps(text))
-        if spec is None:
-            found.add_example(own.lstrip("~"), text)
-        else:
-            found.add(own, spec)
-    words = " ".join(shlex.quote(f"{escaped(theirs)}={{{own}}}") for theirs, own in found.names.items())
-    found.command = f"python main.py {words}"
-    found.note("trainable.command", f"{FILL}: the program of this configuration")
-    direction = sweeper.pop("direction", None)
-    for each in direction if isinstance(direction, list) else [direction or "minimize"]:
-        found.objectives.append((None, str(each)))
-    found.trials = take(sweeper, "hydra.sweeper", "n_trials", int)
-    sampler = take(sweeper, "hydra.sweeper", "sampler", dict, {})
-    if target := take(sampler, "hydra.sweeper.sampler", "_target_", str):
-        found.sample("hydra.sweeper.sampler", target.rpartition(".")[2])
-    elif found.trials is None:
-        found.sampler = "grid"
-    found.leave_all("hydra.sweeper.sampler", sampler)
-    found.leave_all("hydra.sweeper", sweeper)
-    found.leave_all("hydra", hydra)
-    found.leave_all("", data)
-    return found
-
-
-def _read_override(text: str, depth: int = 0) -> Any:
-    """Return the range or value of an override in Hydra's grammar, or None if it has no counterpart."""
-    call = re.fullmatch(r"\s*(\w+)\((.*)\)\s*", text, re.DOTALL)
-    if depth > 4:
-        return None
-    if call is None:
-        words = [read_scalar(word) for word in _split(text)]
-        return choices(words) if len(words) > 1 else words[0]
-    name, words = call[1], _split(call[2])
-    if name == "choice":
-        return choices([read_scalar(word) for word in words])
-    if name in ("tag", "int", "float") and words:
-        inner = _read_override(words[-1], depth + 1)
-        if not isinstance(inner, dict) or "choices" in inner:
-            return None
-        if name == "tag":
-            return inner | ({"log": True} if "log" in words[:-1] else {})
-        bounds = inner.pop("float", None) or inner.pop("int")
-        if name == "float":
-            return {"float": bounds} | inner
-        return {"int": [int(each) for each in bounds]} | inner if all(float(b).is_integer() for b in bounds) else None
-    given = {key.strip(): read_scalar(value.strip()) for key, _, value in (w.partition("=") for w in words if "=" in w)}
-    plain = [read_scalar(word) for word in words if "=" not in word]
-    names = ("start", "stop", "step") if len(plain) != 1 or given else ("stop",)
-    given |= zip(names if name == "range" else ("start", "end"), plain, strict=False)
-    if name == "interval" and _are_numbers(given, "start", "end"):
-        return interval(given["start"], given["end"])
-    given = {"start": 0, "step": 1} | given
-    if name != "range" or not _are_numbers(given, "start", "stop", "step"):
-        return None
-    start, stop, step = (given[key] for key in ("start", "stop", "step"))
-    if not 0 < step <= stop - start < 1e15 * step:
-        return None
-    last = start + step * (math.ceil((stop - start) / step - 1e-9) - 1)  # the stop is left out
-    if all(isinstance(each, int) for each in (start, stop, step)):
-        return interval(start, last, whole=True, step=None if step == 1 else step)
-    return interval(start, float(f"{last:.12g}"), step=step)
-
-
-def _are_numbers(given: Mapping[str, Any], *names: str) -> bool:
-    found = [given.get(name) for name in names]
-    return given.keys() == {*names} and all(isinstance(x, int | float) and abs(x) < 1e300 for x in found)
-
-
-def _split(text: str) -> list[str]:
-    """Return the parts between commas outside of brackets and quotes."""
-    pieces = re.findall(r"""'[^']*'|"[^"]*"|.""", text, re.DOTALL)
-    parts, depth = [""], 0
-    for piece in pieces:
-        depth += (piece in "([{") - (piece in ")]}")
-        if piece == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += piece
-    return [part.strip() for part in parts]
+def _json_of(found: Foreign, tree: Mapping[str, Any]) -> str:
+    """Return a JSON text with a placeholder for each setting, texts in quotes."""
+    parts = []
+    for name, own in tree.items():
+        text = _json_of(found, own) if isinstance(own, dict) else f"{{{own}}}"
+        spec = {} if isinstance(own, dict) else found.config.get(own)
+        values = spec.get("choices", ()) if isinstance(spec, dict) else (spec,)
+        texts = [value for value in values if isinstance(value, str)]
+        escapes = any(json.dumps(text, ensure_ascii=False)[1:-1] != text for text in texts)
+        if escapes or 0 < len(texts) < len(values):
+            found.fill("trainable.command", f"the values of {own} are not all text, or need escapes in JSON")
+        parts.append(f"{escaped(json.dumps(name))}: " + (f'"{text}"' if texts else text))
+    return "{{" + ", ".join(parts) + "}}"
 
 
 def _of_optuna(url: str) -> Foreign:
@@ -305,7 +202,7 @@ def _of_optuna(url: str) -> Foreign:
     for name, (spec, *others) in space.ranges.items():
         notes = [f"other trials had {json.dumps(other)}" for other in others]
         notes += ["not in every trial: add a `when:`"] if name in space.conditional else []
-        found.add(name, spec, *notes)
+        found.add(Setting(name=name, **spec, given=spec, notes=tuple(notes)))
     found.note("budget", "as many as the source has")
     for each in space.left:
         found.leave(each, "")

@@ -53,7 +53,7 @@ def write_study(
     if source is not None:
         found = read_source(source)
         content, notes = content_of(found, name)
-        head += "".join(f"# {line}\n" for line in [f"From: {found.tool}.", *found.lines()])
+        head += "".join(f"# {line}\n" for line in [f"From: {found.tool}.", *found.lines(f"{name}.yaml")])
     elif function is not None:
         content, notes = _of_function(name, function)
     elif command is not None:

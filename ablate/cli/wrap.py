@@ -11,7 +11,7 @@ from typing import Any
 from ablate.base.errors import RequestError, StudyFileError, each_once
 from ablate.functions.command_words import placeholders
 from ablate.study import parse_study
-from ablate.study.patterns import compile_pattern, named_pattern
+from ablate.study.patterns import compile_pattern, metric_name, named_pattern
 from ablate.study.yaml_text import read_scalar, write_yaml
 
 PART_SEEDS = 3  # of a comparison, without --replicates
@@ -115,7 +115,11 @@ def named(option: str, text: str) -> tuple[str, str]:
         raise RequestError(f"{option} {text!r}: {error}") from None
     if not name.startswith(prefixes):
         known = " or ".join(f"{prefix}…" for prefix in prefixes)
-        raise RequestError(f"{option} {text!r}: a name begins with {known}, as in '{prefixes[0]}{name}={pattern}'")
+        printed = re.match(r"[^\s=:({]+", text)
+        own = metric_name(printed[0] if pattern == text and printed else name)
+        bare = own.removeprefix("val_")
+        own = next((each for each in (own, bare) if each.startswith(prefixes)), prefixes[0] + bare)
+        raise RequestError(f"{option} {text!r}: a name begins with {known}, as in '{own}={pattern}'")
     return name, pattern
 
 

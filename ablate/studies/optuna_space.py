@@ -19,7 +19,7 @@ from ablate.base.redaction import error_text, redact_url
 
 @dataclass(frozen=True, kw_only=True)
 class OptunaSpace:
-    """Ranges of an Optuna study by name, as a study file writes them, those of its latest trial first.
+    """Distributions of an Optuna study by name, each in the words of `_range`, those of its latest trial first.
 
     `conditional` are names that some trials lack. `metrics` are None without names. `left` names the attributes.
     """
@@ -76,10 +76,9 @@ def read_space(url: str) -> OptunaSpace:
 
 
 def _range(spec: BaseDistribution) -> dict[str, Any]:
-    """Return a distribution as a study file writes it; the inverse of `optuna_file.real_distribution`."""
+    """Return a distribution as keywords of `ablate.cli.foreign.Setting`."""
     if isinstance(spec, CategoricalDistribution):
-        return {"choices": list(spec.choices)}
+        return {"kind": "choices", "choices": spec.choices}
     assert isinstance(spec, FloatDistribution | IntDistribution)
-    step = spec.step if isinstance(spec, FloatDistribution) or spec.step != 1 else None
-    found: dict[str, Any] = {"float" if isinstance(spec, FloatDistribution) else "int": [spec.low, spec.high]}
-    return found | ({"log": True} if spec.log else {}) | ({"step": step} if step is not None else {})
+    kind = "float" if isinstance(spec, FloatDistribution) else "int"
+    return {"kind": kind, "low": spec.low, "high": spec.high, "log": spec.log, "step": spec.step}

@@ -23,6 +23,7 @@ from ablate.study.yaml_text import Path as YamlPath
 from ablate.study.yaml_text import dotted, read_yaml, refuse, write_yaml
 
 SIZE_LIMIT_BYTES = 250_000
+FILL = "FILL IN"  # marks what `ablate new --from` leaves to the user; no command runs a file that has it
 IN_FLIGHT = 8  # default number of concurrent trials of a data set in a deterministic study
 _TAGS = ("value", *RANGE_KEYS)
 _DEEPEST = 100  # maximum number of dots in a path that are examined
@@ -46,6 +47,7 @@ def read_study(
     """
     text = read_text(path)
     data, lines = read_yaml(text, str(path))
+    _refuse_unfilled(text, lines, str(path))
     study = _shaped(data, lines, str(path))
     asked = {"scale": scale, "only": None if only is None else list(only)}
     options: dict[str, Any] = {key: value for key, value in asked.items() if value is not None}
@@ -73,6 +75,18 @@ def read_text(path: Path) -> str:
     if len(text.encode()) > SIZE_LIMIT_BYTES:
         refuse(str(path), f"such a file has at most {SIZE_LIMIT_BYTES:,} bytes")
     return text
+
+
+def _refuse_unfilled(text: str, lines: Mapping[YamlPath, int], file: str) -> None:
+    """Raise StudyFileError, with one fault, if a value or a comment of the file says FILL."""
+    marked = [number for number, line in enumerate(text.split("\n"), 1) if FILL in line]
+    if not marked:
+        return
+    keys = {line: path for path, line in reversed([*lines.items()]) if path}  # of the paths of a line, the outermost
+    first = next((number for number in marked if number in keys), marked[0])
+    others = ", ".join(str(number) for number in marked if number != first)
+    rule = f"says {FILL}: write what is meant, and delete these words" + (f" (also line {others})" if others else "")
+    raise StudyFileError(file, [Fault(path=dotted(keys.get(first, ())), value=None, rule=rule, line=first)])
 
 
 def parse_study(text: str, file: str = "study", *, known_good: bool = False) -> Study:

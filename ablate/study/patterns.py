@@ -10,6 +10,7 @@ _NUMBER = (
 )
 _NAME = r"(?:(?:val|train|test)_[^\s=(){}\[\]\\^$|*+?]*[^\s=(){}\[\]\\^$|*+?:,;.]|\w+)"  # such as val_mAP@0.5
 _NAMED = re.compile(rf"({_NAME})=(.+)", re.DOTALL)
+_SPLIT = re.compile(r"(?i)(?:(val|valid|validation|eval)|train|training)[^A-Za-z0-9]+(?=\w)")  # begins such a name
 _BEGINS_WITH_NUMBER = re.compile(r"\s*(?:\{number\}|\((?!\?[aiLmsux]+\)))")
 
 
@@ -42,3 +43,12 @@ def named_pattern(text: str) -> tuple[str, str]:
     if name is None:
         raise ValueError(f"begin with the name of the metric, as in 'val_acc={NUMBER_PLACEHOLDER}'")
     return name[0], text
+
+
+def metric_name(printed: str) -> str:
+    """Return the name that a study gives a metric which a program prints as `printed`: `val_acc` for `val/acc`."""
+    if printed.startswith(("val_", "train_")):
+        return printed
+    split = _SPLIT.match(printed)
+    rest = re.sub(r"[^\w@.%+-]+", "_", printed if split is None else printed[split.end() :]).strip("_")
+    return f"{'val' if split is None or split[1] else 'train'}_{rest or 'objective'}"

@@ -63,6 +63,11 @@ def test_a_single_metric_that_is_printed_as_it_is_called_stays_as_it_was_typed()
 
 WRONG = {
     "name": (["--metric", "accuracy={number}"], "--metric 'accuracy={number}': a name begins with val_… or train_…"),
+    "split": (["--metric", "val/acc={number}"], "val_… or train_…, as in 'val_acc=val/acc={number}'"),
+    "test split": (
+        ["--metric", "val_x=1 {number}", "--test-metric", "test/acc={number}"],
+        "'test_acc=test/acc={number}'",
+    ),
     "no name": (["--metric", "({number})"], "begin with the name of the metric, as in 'val_acc={number}'"),
     "no group": (["--metric", "val_x=loss"], "has 0 groups"),
     "test": (["--metric", "val_x={number}", "--test-metric", "val_y={number}"], "a name begins with test_…"),
