@@ -44,12 +44,15 @@ def _of_wandb(data: dict[str, Any]) -> Foreign:
     found = Foreign(tool="W&B sweep")
     tree = _wandb_settings(found, data.pop("parameters"))
     found.sample("method", found.take(data, "", "method", str, "none given"))
-    metric = found.take(data, "", "metric", dict, {})
-    if name := found.take(metric, "metric", "name", str):
-        found.objectives = [(name, found.take(metric, "metric", "goal", str, "minimize"))]
-    if "target" in metric:
-        found.leave("metric.target", metric.pop("target"), "no value ends a search: `ablate stop` does")
-    found.leave_all("metric", metric)
+    metrics = [("metric", data.pop("metric", None))]
+    metrics += [(f"metrics.{i}", each) for i, each in enumerate(found.take(data, "", "metrics", list, []))]
+    for place, given in metrics:
+        metric = found.take({place: given}, "", place, dict, {})
+        if name := found.take(metric, place, "name", str):
+            found.objectives.append((name, found.take(metric, place, "goal", str, "minimize")))
+        if "target" in metric:
+            found.leave(f"{place}.target", metric.pop("target"), "no value ends a search: `ablate stop` does")
+        found.leave_all(place, metric)
     found.trials = found.take(data, "", "run_cap", int)
     program, words = found.take(data, "", "program", str), found.take(data, "", "command", list)
     if words is not None or program is not None:

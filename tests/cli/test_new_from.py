@@ -129,7 +129,11 @@ def test_a_sweep_of_wandb_as_a_whole(capfd: Any) -> None:
     assert (study.sampler.name, study.budget.trials, study.scheduler.min_epochs, study.epochs) == ("gp", 30, 3, 9)
     for lost in ("project: mine", "metric.target: 1 (no value ends a search"):
         assert f"# Without a counterpart: {lost}" in text
-    assert "FILL IN" not in text
+    code, _, err = run(capfd, "plan", "other.yaml", "--no-time")
+    assert code == 0, err
+    several = [{"name": "val/acc", "goal": "maximize"}, {"name": "latency"}]
+    _, study = written(capfd, {key: value for key, value in WANDB.items() if key != "metric"} | {"metrics": several})
+    assert [(o.metric, o.direction) for o in study.objectives] == [("val_acc", "maximize"), ("val_latency", "minimize")]
 
 
 def test_an_experiment_of_katib_as_a_whole(capfd: Any) -> None:
@@ -144,7 +148,8 @@ def test_an_experiment_of_katib_as_a_whole(capfd: Any) -> None:
     assert "# Without a counterpart: spec.objective.goal: 0.99" in text
     assert "ablate k8s render other.yaml --image docker.io/mine:1 --gpus 6 --gpus-per-trial 2" in text
     assert "hunter2" not in text
-    assert "FILL IN" not in text
+    code, _, err = run(capfd, "plan", "other.yaml", "--no-time")
+    assert code == 0, err
 
 
 def test_what_katib_alone_can_fill_in_is_left_to_the_user(capfd: Any) -> None:
