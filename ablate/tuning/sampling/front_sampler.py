@@ -30,6 +30,7 @@ PARENTS = 8  # trials whose mutations are candidates, with one objective
 POOL = 64  # draws whose costs tell the range of a cost without reference
 MARGIN = 0.1  # of the range, beyond the worst value that is known
 LEAST = 3  # trials with a result before there is a model
+LENGTHS = (0.35, 1.0)  # prior length scales, in turns: a model that is too smooth would believe to know everything
 CLIPPED = 3.0  # what a violation counts as at most, in units of the median one
 
 
@@ -172,6 +173,7 @@ class FrontSampler(BaseSampler):
         rows, costs = self._candidates(history)
         if not len(rows):
             return {}
+        self._length = LENGTHS[trial.number % len(LENGTHS)]
         pool = self._pool(history, rows, costs)
         first, *self.further = self._best(pool, rows, 1 + self._request.further)
         return first
@@ -284,7 +286,7 @@ class FrontSampler(BaseSampler):
         places, asked = self._coordinates(history, rows, costs)
         groups = np.append(self._space.groups, self._space.groups.max() + 1 + np.arange(len(self._costly)))
         taught = history.taught
-        fits = _Fits(places[taught], groups, self._rng)
+        fits = _Fits(places[taught], groups, self._rng, self._length)
         reference = self._reference(history, costs)
         front, learned = history.losses.copy(), {}
         for place in self._known.learned:
@@ -296,7 +298,7 @@ class FrontSampler(BaseSampler):
             learned[place] = _Learned(model=model, places=asked, mean=mean, deviation=deviation, least=least)
         chances = np.ones(len(asked))
         if history.outgrown.any():
-            ended = _Fits(places[~history.running], groups, self._rng)
+            ended = _Fits(places[~history.running], groups, self._rng, self._length)
             chances = _chances(ended.model(np.where(history.outgrown[~history.running], 1.0, -1.0)), asked)
         for violation in history.violations[taught].T:
             unit = np.nanmedian(np.abs(violation)) if np.isfinite(violation).any() else 1.0
@@ -363,7 +365,8 @@ def _levels(losses: Array, complete: NDArray[np.bool_]) -> tuple[Array, float]:
 class _Fits:
     """Fits processes of several values to the same trials at `places`; distances are shared."""
 
-    def __init__(self, places: Array, groups: NDArray[np.intp], rng: np.random.Generator) -> None:
+    def __init__(self, places: Array, groups: NDArray[np.intp], rng: np.random.Generator, length: float) -> None:
+        self._prior = prior_mode(groups, length)
         self._places, self._groups = places, groups
         self._some = np.sort(rng.permutation(len(places))[:FITTED])
         self._distances = square_distances(places[self._some], groups)
@@ -372,7 +375,7 @@ class _Fits:
         """Return what predicts a number; at `running` places the prediction is taken for seen."""
         middle, scale = float(values.mean()), float(values.std()) or 1.0
         targets = (values - middle) / scale
-        parameters = fit(self._distances, targets[self._some], prior_mode(self._groups))
+        parameters = fit(self._distances, targets[self._some], self._prior)
         process = Surrogate.of(self._places, targets, self._groups, parameters)
         if running is not None and len(running):
             seen = np.append(targets, process.mean(running))

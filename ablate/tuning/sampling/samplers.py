@@ -21,8 +21,8 @@ IGNORE_PRUNED = ("nsga2", "gp")
 BOUNDED = {"front": MOST // 2, "tpe": MOST, "gp": MOST}
 """Samplers that fit a model to all trials, and how many they are shown of a long history (bounded_history.py)."""
 
-STARTUP = {"front": 5}
-"""Random trials before a sampler starts by default, where they are not 10."""
+STARTUP = {"front": (5, 8)}
+"""Random trials before a sampler starts by default, with one and with several objectives, where they are not 10."""
 
 NO_MEMORY = ("qmc", "random", "grid", "design")
 """Samplers whose suggestions follow from no result."""

@@ -279,7 +279,7 @@ class Suggester:
     def _startup_trials(self) -> int:
         """Return the trials after which the sampler starts: 1 once there are more of them than it can be shown."""
         name, bounded = self.study.sampler.name, self.history.bounded
-        asked = self.study.sampler.startup_trials or STARTUP.get(name, 10)
+        asked = self.study.sampler.startup_trials or STARTUP.get(name, (10, 10))[len(self.study.objectives) > 1]
         if bounded is None or asked <= bounded.most // 2:
             return asked
         return 1 if bounded.finished + bounded.running * (name == "front") >= asked else asked

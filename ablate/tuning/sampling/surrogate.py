@@ -75,23 +75,29 @@ class Surrogate:
         return found
 
 
-def prior_mode(groups: NDArray[np.intp]) -> Array:
-    """Return the parameters that are most likely without data; distances grow with the root of the settings."""
+def prior_mode(groups: NDArray[np.intp], length: float = 1.0) -> Array:
+    """Return the parameters that are most likely without data: a length scale of `length` times the root of settings.
+
+    Distances grow with this root.
+    """
     settings = int(groups.max()) + 1
-    return np.array([math.log(math.sqrt(settings))] * settings + [0.0, math.log(NOISE)])
+    return np.array([math.log(length * math.sqrt(settings))] * settings + [0.0, math.log(NOISE)])
 
 
-def fit(distances: Array, values: Array, start: Array) -> Array:
-    """Return the parameters at the mode of their posterior, found from `start`; `distances` as `square_distances`."""
-    given = (distances, values)
-    bounds = [(mode - 5 * width, mode + 5 * width) for mode, width in zip(*_prior(len(start)), strict=True)]
+def fit(distances: Array, values: Array, mode: Array) -> Array:
+    """Return the parameters at the mode of their posterior, found from that of the prior.
+
+    `distances` are those of `square_distances`.
+    """
+    given = (distances, values, mode)
+    bounds = [(mode - 5 * width, mode + 5 * width) for mode, width in zip(mode, _widths(mode), strict=True)]
     steps = {"maxiter": STEPS}
-    found = scipy.optimize.minimize(_objective, start, given, "L-BFGS-B", jac=True, bounds=bounds, options=steps)
-    mode: Array = found.x
-    return mode
+    found = scipy.optimize.minimize(_objective, mode, given, "L-BFGS-B", jac=True, bounds=bounds, options=steps)
+    best: Array = found.x
+    return best
 
 
-def _objective(parameters: Array, distances: Array, values: Array) -> tuple[float, Array]:
+def _objective(parameters: Array, distances: Array, values: Array, mode: Array) -> tuple[float, Array]:
     """Return minus the log posterior of the parameters, up to a constant, and its gradient.
 
     `distances` [groups, n, n] are square distances, `values` are [n].
@@ -109,16 +115,16 @@ def _objective(parameters: Array, distances: Array, values: Array) -> tuple[floa
     slope = (inverse - np.outer(weights, weights)) / 2
     by_scale = np.tensordot(distances, slope * decay * (1 + root) * (5 / 3)) * scales
     gradient = np.append(by_scale, [np.vdot(slope, clean), noise * np.trace(slope)])
-    mode, width = _prior(len(parameters))
+    width = _widths(mode)
     off = (parameters - mode) / width
     value = values @ weights / 2 + np.log(np.diag(lower[0])).sum() + off @ off / 2
     return float(value), gradient + off / width
 
 
-def _prior(count: int) -> tuple[Array, Array]:
-    """Return mode and standard deviation of the independent normal priors of `count` parameters."""
+def _widths(mode: Array) -> Array:
+    """Return the standard deviations of the independent normal priors of the parameters."""
     scale, signal, noise = DEVIATIONS
-    return prior_mode(np.arange(count - 2)), np.array([scale] * (count - 2) + [signal, noise])
+    return np.array([scale] * (len(mode) - 2) + [signal, noise])
 
 
 def square_distances(places: Array, groups: NDArray[np.intp]) -> Array:

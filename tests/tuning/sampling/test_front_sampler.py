@@ -136,7 +136,10 @@ def test_the_process_is_that_of_scikit_learn() -> None:
     assert mean == pytest.approx(expected, abs=1e-9)
     assert deviation**2 == pytest.approx(with_noise**2 - noise - LEAST_NOISE, abs=1e-8)
     shifted = parameters + 0.1
-    difference = [_objective(p, square_distances(places, np.arange(3)), values)[0] for p in (parameters, shifted)]
+    difference = [
+        _objective(p, square_distances(places, np.arange(3)), values, prior_mode(np.arange(3)))[0]
+        for p in (parameters, shifted)
+    ]
     likelihoods = [
         reference.log_marginal_likelihood(np.log([signal, *scales, noise + LEAST_NOISE]) + s) for s in (0, 0.1)
     ]
@@ -152,15 +155,17 @@ def test_the_gradient_is_that_of_finite_differences() -> None:
     places, values = some_values(rng)
     groups = np.array([0, 1, 1])  # two coordinates share a length scale
     distances = square_distances(places, groups)
+    mode = prior_mode(groups, 0.35)
     for _ in range(5):
-        at = prior_mode(groups) + rng.standard_normal(4)
+        at = mode + rng.standard_normal(4)
         steps = 1e-6 * np.eye(4)
         slopes = [
-            (_objective(at + s, distances, values)[0] - _objective(at - s, distances, values)[0]) / 2e-6 for s in steps
+            (_objective(at + s, distances, values, mode)[0] - _objective(at - s, distances, values, mode)[0]) / 2e-6
+            for s in steps
         ]
-        assert _objective(at, distances, values)[1] == pytest.approx(slopes, rel=1e-4, abs=1e-5)
-    mode = fit(distances, values, prior_mode(groups))
-    assert _objective(mode, distances, values)[0] < _objective(prior_mode(groups), distances, values)[0]
+        assert _objective(at, distances, values, mode)[1] == pytest.approx(slopes, rel=1e-4, abs=1e-5)
+    found = fit(distances, values, mode)
+    assert _objective(found, distances, values, mode)[0] < _objective(mode, distances, values, mode)[0]
 
 
 def test_candidates_are_configurations_of_the_space() -> None:
