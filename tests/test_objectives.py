@@ -8,7 +8,6 @@ import re
 import numpy as np
 import pytest
 
-from ablate.core.config import Size
 from ablate.core.objectives import (
     COST_METRICS,
     SIZE_METRICS,
@@ -30,6 +29,7 @@ from ablate.core.objectives import (
     violation,
 )
 from ablate.core.trial import TrialState
+from ablate.engine.models.closed_form import NetworkSize
 from ablate.study.sections import Constraint, Objective
 from support.paths import REPOSITORY
 
@@ -107,7 +107,7 @@ def test_values_on_a_log_axis_are_compared_as_they_are() -> None:
 
 
 def test_the_size_metrics_are_the_fields_of_a_size_and_the_states_those_of_a_trial() -> None:
-    assert tuple(Size.model_fields) == SIZE_METRICS
+    assert NetworkSize._fields == SIZE_METRICS
     assert sorted(STATE_ORDER) == sorted(state.value for state in TrialState)
     ended = [TrialState(state).finished for state in STATE_ORDER]
     assert ended == sorted(ended, reverse=True)

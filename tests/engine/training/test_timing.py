@@ -82,7 +82,7 @@ def test_a_trial_takes_the_time_of_its_samples_and_of_its_operations(
         paced(
             SMALL,
             TrainConfig(epochs=epochs, **training),
-            Size(params=1, params_body=1, flops=round(1e6 * millions)),
+            {"params": 1, "params_body": 1, "flops": round(1e6 * millions)},
         )
         for epochs, millions in ((3, 5), (1, 1), (2, 2))
     ]
@@ -95,7 +95,7 @@ def test_a_network_on_one_shape_is_timed_once_whatever_the_task(monkeypatch: pyt
     timed: list[int] = []
     monkeypatch.setattr(pace, "_known", {})
     monkeypatch.setattr(pace, "_measure", lambda row, task, shape, *_: timed.append(shape.tokens) or 1.0)
-    row = paced(ModelConfig(), TrainConfig(), Size(params=1, params_body=1, flops=1))
+    row = paced(ModelConfig(), TrainConfig(), {"params": 1, "params_body": 1, "flops": 1})
     for name, length in (("reverse", 16), ("sort", 16), ("reverse", 64)):
         task = entry(task=name, length=length)
         shape = load_task(task).shape(None)
