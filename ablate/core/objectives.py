@@ -149,7 +149,7 @@ Objective = TypeVar("Objective", bound=ObjectiveLike)
 
 def quality_objective(objectives: Sequence[Objective]) -> Objective:
     """Return the first objective that is not a cost, or the first one when all are."""
-    return next((o for o in objectives if o.metric not in COST_METRICS), objectives[0])
+    return next((o for o in objectives if not is_cost(o.metric)), objectives[0])
 
 
 def best_place(metric: str, values: Sequence[float | None], objectives: Iterable[ObjectiveLike]) -> int | None:

@@ -51,7 +51,7 @@ def _probes(study: Study, label: str) -> Iterator[TrainableSettings]:
         others = {other: allowed[0] for other, allowed in spec.when.items()}
         values = spec.bounds if isinstance(spec, FloatRange) else (spec.grid() or ())
         stride = -(-len(values) // PROBED)
-        points += [{**others, name: value} for value in dict.fromkeys((*values[::stride], values[-1]))]
+        points += [{**others, name: value} for value in (*values[::stride], values[-1])]
     for point in points:
         with suppress(ValidationError):  # impossible beside the middle values of the others
             yield study.settings_of(label, inside(space, point))

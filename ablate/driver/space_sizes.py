@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from ablate.base.errors import AblateError
 from ablate.base.randomness import stream
 from ablate.core.config import DatasetFacts, TrainableSettings
-from ablate.core.objectives import SIZE_METRICS
+from ablate.core.objectives import is_size
 from ablate.core.registry import TRAINABLES
 from ablate.core.trainable import Trainable
 from ablate.core.trial import TrialState
@@ -58,7 +58,7 @@ def note_size_shares(
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
     """Write one event with the shares for each data set that has none, if a size is an objective of a search."""
-    metrics = [each.metric for each in study.objectives if each.metric in (*SIZE_METRICS, *study.counted)]
+    metrics = [each.metric for each in study.objectives if is_size(each.metric)]
     if study.compare is not None or not metrics:
         return
     noted = {event.dataset for event in ledger.events(study.name) if event.kind == SIZE_SHARES}

@@ -205,7 +205,7 @@ class Objective(Section):
     """A metric and the direction in which it is better."""
 
     metric: DeclaredMetric
-    """`val_accuracy`, `val_loss`, `params`, `params_body`, `flops`, `wall_seconds`, one of your task, a cost of your `size`."""
+    """`val_accuracy`, `val_loss`, `params`, `params_body`, `flops`, `wall_seconds`, or one of your task or `size`."""
     direction: Literal["maximize", "minimize"]
     """Whether higher or lower values are better."""
     reference: float | None = None
