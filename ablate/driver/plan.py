@@ -49,7 +49,7 @@ class PlannedRow:
             "variant": self.variant,
             "dataset": self.dataset,
             **self.settings.summary(),
-            **{name: value for name, value in self.size.items() if name != "params_body"},
+            **self.size,
             **({} if self.q is None else {"q": round(self.q, 2)}),
         }
 

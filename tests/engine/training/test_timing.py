@@ -38,7 +38,7 @@ def seconds(rows: list[Paced], task: TaskConfig, shape: InputShape = SHAPE, **ch
 def test_every_kind_of_task_is_timed_without_its_data(name: str, tmp_path: Path) -> None:
     task = entry(task=name)
     shape = load_task(task).shape(tmp_path)
-    row = paced(SMALL, TrainConfig(batch_size=2), measure(SMALL, shape))
+    row = paced(SMALL, TrainConfig(batch_size=2), measure(SMALL, shape)._asdict())
     assert 0 < seconds([row], task, shape, data_dir=tmp_path) < 1e6
 
 
@@ -77,7 +77,7 @@ def test_a_trial_takes_the_time_of_its_samples_and_of_its_operations(
 
     A validated sample, of which only the forward pass is computed, takes a third of that.
     """
-    monkeypatch.setattr(pace, "_seconds_per_sample", lambda row, *_: 10 + row[1].flops / 1e6)
+    monkeypatch.setattr(pace, "_seconds_per_sample", lambda row, *_: 10 + row[1]["flops"] / 1e6)
     rows = [
         paced(
             SMALL,

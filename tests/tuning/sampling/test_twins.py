@@ -132,7 +132,7 @@ class _Unsized:
 def test_a_size_that_is_not_known_and_one_that_is_no_smaller_are_faults(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ablate.tuning.sampling.twins.load_trainable", lambda name: _Unsized)
     with pytest.raises(RequestError, match="sizes of its networks are not known before training"):
-        sized(parse_study(OWN), lambda settings, facts: None).check()
+        sized(parse_study(OWN), lambda many, facts: [{} for _ in many]).check()
     every = parse_study(FILE.replace("twin: [mlp, value]", "twin: true"))
     with pytest.raises(RequestError, match=r"without-position has [\d,]+ parameters and the complete network [\d,]+"):
         sized(every).check()
