@@ -107,7 +107,7 @@ def tell(asked: Suggester, trial: TrialProgress, seed: int) -> tuple[float, floa
             config=trial.config, size=trial.size, sampler_state={}, state=TrialState.COMPLETE, epoch=27, means=means
         )
     )
-    assert trial.size is not None
+    assert trial.size
     return loss, math.log10(trial.size.params)
 
 

@@ -17,7 +17,6 @@ from ablate.core.objectives import COST_METRICS
 from ablate.core.registry import TRAINABLES
 from ablate.core.trainable import Trainable
 from ablate.study import VARIANT, Study
-from ablate.study.checks import FRONT_RULE
 from ablate.study.sections import METRIC_RULE, is_named
 from ablate.study.space import Choices, FloatRange, IntRange, Range, Space
 from ablate.tuning.sampling.twins import Measure
@@ -65,8 +64,6 @@ def require_told(study: Study) -> None:
             told = f"which returns {', '.join(study.counted)}" if study.counted else "which is not there"
             rule = f"{METRIC_RULE}, or is a cost that `size(config)` beside {study.trainable} returns, {told}"
             raise RequestError(f"{metric!r}: {rule}. {did_you_mean(metric, [*COST_METRICS, *study.counted])}")
-    if study.sampler_name == "front" and study.learned_objective is None:
-        raise RequestError(f"sampler.name: front: {FRONT_RULE}. Take tpe.")
 
 
 def require_same_sizes(recorded: Mapping[str, Any], told: Mapping[str, Any], name: str) -> None:
