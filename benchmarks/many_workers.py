@@ -108,7 +108,7 @@ def tell(asked: Suggester, trial: TrialProgress, seed: int) -> tuple[float, floa
         )
     )
     assert trial.size
-    return loss, math.log10(trial.size.params)
+    return loss, math.log10(trial.size["params"])
 
 
 def rows_of(workers: int, repetitions: int) -> Iterator[dict[str, object]]:
