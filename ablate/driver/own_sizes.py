@@ -105,11 +105,6 @@ class OwnSizes:
         return self._known.get(key)
 
     @property
-    def builds(self) -> bool:
-        """Whether the function builds a network by `run.build`, whose size was found or not."""
-        return self.knows_sizes or bool(self.notes)
-
-    @property
     def knows_sizes(self) -> bool:
         """Whether any network was sized."""
         return any(count is not None for count in self._known.values())

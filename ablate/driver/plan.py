@@ -179,7 +179,7 @@ def _hours(trials: Mapping[str, int], seconds: Mapping[str, float] | None) -> fl
 
 @dataclass(frozen=True, kw_only=True)
 class _Sizing:
-    """What sizes the networks of one data set; `own` runs a user's function that has no `size`."""
+    """What sizes the networks of one data set; `own` runs a user's function whose `size` tells nothing."""
 
     study: Study
     dataset: str
@@ -193,14 +193,14 @@ class _Sizing:
     def of(study: Study, dataset: str, facts: DatasetFacts, trainable: Trainable) -> _Sizing:
         twins = TwinSizes(study=study, dataset=dataset, measure=measuring(study, trainable), facts=lambda: facts)
         own, axes = None, architectures(study, study.space_for(dataset))
-        if not study.counted:
+        if study.trainable not in TRAINABLES.names():
             own = OwnSizes(
                 study=study,
                 dataset=dataset,
                 settings_of=twins.settings_of,
                 count=lambda settings: trainable.count_by_running(settings, dataset),
             )
-            axes = own.architectures(axes)
+            axes = axes if study.counted else own.architectures(axes)
         return _Sizing(study=study, dataset=dataset, facts=facts, trainable=trainable, twins=twins, axes=axes, own=own)
 
     def rows(self) -> Iterator[PlannedRow]:
@@ -212,7 +212,7 @@ class _Sizing:
         settings = [self.twins.settings_of(values if whole else inside(space, values)) for values in listed]
         sizes = measuring(study, self.trainable)(settings, self.facts)
         for values, each, size in zip(listed, settings, sizes, strict=True):
-            params = None if self.own is None else self.own.params(values)
+            params = None if size or self.own is None else self.own.params(values)
             yield PlannedRow(
                 variant=_row_name(values),
                 dataset=self.dataset,
@@ -223,15 +223,16 @@ class _Sizing:
 
     def architectures(self) -> int | None:
         """Return the number of architectures, or None if there are too many to count or their sizes are unknown."""
-        unknown = self.own is not None and not self.own.knows_sizes and not self.study.rows
+        unknown = self.own is not None and not (self.study.counted or self.own.knows_sizes or self.study.rows)
         return None if unknown else self.axes.cardinality()
 
     def notes(self) -> tuple[str, ...]:
         """Return why sizes are unknown, a line each."""
         if self.own is None:
             return ()
-        searches = self.study.compare is None and self.study.campaign is None
-        add = [ADD_SIZE.format(name=self.study.trainable)] if searches and self.own.builds else []
+        study, builds = self.study, self.own.knows_sizes or self.own.notes
+        asks = builds and not study.counted and study.compare is None and study.campaign is None
+        add = [ADD_SIZE.format(name=study.trainable)] if asks else []
         return tuple(f"{self.dataset}: {note}" for note in (*self.own.notes, *add))
 
     def _search(self) -> list[dict[str, Any]]:

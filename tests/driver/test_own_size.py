@@ -283,3 +283,23 @@ def test_a_killed_study_continues_with_the_same_suggestions(here: Here, tmp_path
     assert [trial.config.parameters for trial in found] == [trial.config.parameters for trial in whole]
     assert [dict(trial.size) for trial in found] == [dict(trial.size) for trial in whole]
     assert sum(event.kind == "known_sizes" for event in events) == 1
+
+
+PARTS = """\
+study: parts
+trainable: mine:train
+config: {width: 8, lr: 0.01}
+epochs: 1
+parts: {head: {replace: {head: zero}}}
+objectives: [{metric: val_loss, direction: minimize}]
+compare: {baseline: complete, metrics: [val_loss]}
+"""
+
+
+@pytest.mark.parametrize("form", ["module", "number"])
+def test_parts_that_are_left_out_are_no_part_of_the_size(form: str, here: Here) -> None:
+    """Without its head the network has 65 * 8 parameters; a number that `size` returns says nothing of it."""
+    here.write(CODE + FORMS[form], PARTS)
+    code, rows, said = here.plan()
+    assert code == 0, said
+    assert {name: row["params"] for name, row in rows.items()} == {"complete": params(8), "without-head": 520}
