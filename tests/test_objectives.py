@@ -12,6 +12,7 @@ from ablate.core.objectives import (
     COST_METRICS,
     SIZE_METRICS,
     STATE_ORDER,
+    TAKEN,
     constraint_text,
     count_states,
     given_for,
@@ -30,6 +31,7 @@ from ablate.core.objectives import (
 )
 from ablate.core.trial import TrialState
 from ablate.engine.models.closed_form import NetworkSize
+from ablate.results.trials.tables import TRIAL_COLUMNS
 from ablate.study.sections import Constraint, Objective
 from support.paths import REPOSITORY
 
@@ -113,6 +115,10 @@ def test_the_size_metrics_are_the_fields_of_a_size_and_the_states_those_of_a_tri
     assert ended == sorted(ended, reverse=True)
     counts = count_states([TrialState.WAITING, "FAIL", TrialState.FAIL])
     assert list(counts.items()) == [("COMPLETE", 0), ("PRUNED", 0), ("FAIL", 2), ("RUNNING", 0), ("WAITING", 1)]
+
+
+def test_no_cost_of_a_users_size_has_the_name_of_another_column() -> None:
+    assert set(TAKEN) == set(TRIAL_COLUMNS) - set(SIZE_METRICS)
 
 
 def test_a_metric_of_the_test_split_answers_for_that_of_the_validation_split() -> None:
