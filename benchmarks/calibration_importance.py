@@ -96,7 +96,7 @@ def size_rows(share: float) -> Iterator[Row]:
         covered.append(drawn[-1] <= 2 * found["error"])
         listed += [name in totals for name in truth if truth[name] == 0]
         points = _random_points(space, 60, seed)
-        sizes = [trainable.measure(study.settings_of("digits", point), facts).params for point in points]
+        sizes = [s["params"] for s in trainable.measure([study.settings_of("digits", p) for p in points], facts)]
         rows = importances("params", np.log10(sizes).tolist(), points, space, study_seed=seed, dataset="digits").rows
         forest.append(max(abs(row.total - truth[row.parameter]) for row in rows))
         told += [row.is_told for row in rows if truth[row.parameter] == 0]

@@ -200,8 +200,8 @@ def fewest_parameters(study: Study) -> int:
         for name, spec in study.space_for(label).ranges.items()
     }
     facts = trainable.find_facts(study.task(label), None)
-    sizes = (trainable.measure(study.settings_of(label, chosen), facts) for chosen in Space(ranges=ranges).grid())
-    return min(size.params for size in sizes if size is not None)
+    networks = [study.settings_of(label, chosen) for chosen in Space(ranges=ranges).grid()]
+    return min(int(size["params"]) for size in trainable.measure(networks, facts))
 
 
 def repetition(table: str, seed: int, seconds: float, share: Share) -> list[dict[str, object]]:

@@ -36,8 +36,7 @@ class Training:
         """Yield validation accuracy and parameters after each epoch; settings that are not active are ignored."""
         label = self.study.labels[0]
         settings, task = self.study.settings_of(label, self.active(chosen)), self.study.task(label)
-        size = self._trainable.measure(settings, self._trainable.find_facts(task, None))
-        assert size is not None
+        [size] = self._trainable.measure([settings], self._trainable.find_facts(task, None))
         self._count += 1
         config = TrialConfig(
             key=TrialKey(study="live", dataset=label, number=self._count),

@@ -107,8 +107,8 @@ def tell(asked: Suggester, trial: TrialProgress, seed: int) -> tuple[float, floa
             config=trial.config, size=trial.size, sampler_state={}, state=TrialState.COMPLETE, epoch=27, means=means
         )
     )
-    assert trial.size is not None
-    return loss, math.log10(trial.size.params)
+    assert trial.size
+    return loss, math.log10(trial.size["params"])
 
 
 def rows_of(workers: int, repetitions: int) -> Iterator[dict[str, object]]:

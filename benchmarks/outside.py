@@ -187,11 +187,10 @@ class Ablate:
             fields["objectives"].append(size | {"reference": float(10 ** table.reference[1])})
         study = Study.model_validate(fields)
 
-        def measure(settings: Any, facts: DatasetFacts) -> Size | None:
+        def measure(many: Sequence[Any], facts: DatasetFacts) -> list[Size]:
             if table.cost is None:
-                return None
-            params = round(10 ** table.cost[table.row(settings.config)])
-            return Size(params=params, params_body=params, flops=2 * params)
+                return [{} for _ in many]
+            return [{"params": round(10 ** table.cost[table.row(each.config)])} for each in many]
 
         facts = DatasetFacts()
         self._search = DatasetSearch.of(study, study.labels[0], measure=measure, facts_of=lambda label: facts)

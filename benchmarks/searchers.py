@@ -16,7 +16,6 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 from ray.tune.search.optuna import OptunaSearch
 from simulated_search import Array, Curves
 
-from ablate.core.config import Size
 from ablate.core.trainable import load_trainable
 from ablate.core.trial import Decision, Report, TrialState
 from ablate.ledger import NewTrial
@@ -120,7 +119,7 @@ class Ablate:
         """Add the trial with the size of the network that stands for it."""
         assert self._next is not None
         params = round(10 ** self.curves.cost[network])
-        size = Size(params=params, params_body=params, flops=2 * params)
+        size = {"params": params, "params_body": params, "flops": 2 * params}
         self._trials[number] = self._search.add(replace(self._next, size=size))
         self._trials[number].state = TrialState.RUNNING
 

@@ -44,8 +44,8 @@ def suggester_after(space: str, sampler: str, trials: int) -> Suggester:
     for number, row in enumerate(candidates.placed(candidates.draw(rng, trials), {})):
         new = found.build(number, found.dimensions.decode(candidates.values(row)))
         assert new is not None
-        assert new.size is not None
-        accuracy = 1 - 1 / np.log(new.size.params) + 0.02 * rng.standard_normal()
+        assert new.size
+        accuracy = 1 - 1 / np.log(new.size["params"]) + 0.02 * rng.standard_normal()
         state, epoch = (TrialState.COMPLETE, 27) if rng.random() < 0.2 else (TrialState.PRUNED, 3)
         means = {"val_accuracy": float(accuracy)}
         found.put(

@@ -8,11 +8,11 @@ import re
 import numpy as np
 import pytest
 
-from ablate.core.config import Size
 from ablate.core.objectives import (
     COST_METRICS,
     SIZE_METRICS,
     STATE_ORDER,
+    TAKEN,
     constraint_text,
     count_states,
     given_for,
@@ -30,6 +30,8 @@ from ablate.core.objectives import (
     violation,
 )
 from ablate.core.trial import TrialState
+from ablate.engine.models.closed_form import NetworkSize
+from ablate.results.trials.tables import TRIAL_COLUMNS
 from ablate.study.sections import Constraint, Objective
 from support.paths import REPOSITORY
 
@@ -107,12 +109,16 @@ def test_values_on_a_log_axis_are_compared_as_they_are() -> None:
 
 
 def test_the_size_metrics_are_the_fields_of_a_size_and_the_states_those_of_a_trial() -> None:
-    assert tuple(Size.model_fields) == SIZE_METRICS
+    assert NetworkSize._fields == SIZE_METRICS
     assert sorted(STATE_ORDER) == sorted(state.value for state in TrialState)
     ended = [TrialState(state).finished for state in STATE_ORDER]
     assert ended == sorted(ended, reverse=True)
     counts = count_states([TrialState.WAITING, "FAIL", TrialState.FAIL])
     assert list(counts.items()) == [("COMPLETE", 0), ("PRUNED", 0), ("FAIL", 2), ("RUNNING", 0), ("WAITING", 1)]
+
+
+def test_no_cost_of_a_users_size_has_the_name_of_another_column() -> None:
+    assert set(TAKEN) == set(TRIAL_COLUMNS) - set(SIZE_METRICS)
 
 
 def test_a_metric_of_the_test_split_answers_for_that_of_the_validation_split() -> None:

@@ -7,10 +7,11 @@ from rich.table import Table
 from rich.text import Text
 
 from ablate.cli.power import power_lines
+from ablate.core.objectives import SIZE_METRICS
 from ablate.driver.plan import Plan, limit_rows
 from ablate.results.comparison.design import design_lines
 from ablate.results.front.budget import gain_text
-from ablate.results.rendering.numbers import spell_seconds
+from ablate.results.rendering.numbers import quantity, spell_seconds
 from ablate.study import Study
 
 ROWS_SHOWN = 24
@@ -24,7 +25,8 @@ def plan_lines(plan: Plan) -> RenderableType:
     for name in ("variant", "data set"):
         table.add_column(name, overflow="fold")
     written = shown.table()
-    columns = [name for name in ("depth", "heads", "params", "flops", "q") if name in written.columns]
+    own = sorted({name for row in plan.rows for name in row.size} - {*SIZE_METRICS})
+    columns = [name for name in ("depth", "heads", "params", "flops", *own, "q") if name in written.columns]
     for name in columns:
         table.add_column(HEADS.get(name, name), justify="right", no_wrap=True)
     for cells in written.iter_rows(named=True):
@@ -36,7 +38,9 @@ def plan_lines(plan: Plan) -> RenderableType:
 def _cell(name: str, value: float | None) -> str:
     if value is None:
         return ""
-    return f"{value:.2f}" if name == "q" else f"{value:,}" if name in ("params", "flops") else str(value)
+    if name in ("depth", "heads"):
+        return str(value)
+    return f"{value:.2f}" if name == "q" else quantity(name, value)
 
 
 def _lines(plan: Plan, shown: Plan) -> list[str]:

@@ -55,15 +55,13 @@ class TaskConfig(Frozen):
     """Use only this share of the samples of each split; `--scale` sets it."""
 
 
-class Size(Frozen):
-    """What a model costs, counted on the built module."""
+Size = Mapping[str, float]
+"""What a configuration costs by metric, known before training; empty if only training tells.
 
-    params: int
-    """Trainable parameters P."""
-    params_body: int
-    """Trainable parameters without patch embedding and head."""
-    flops: int
-    """Floating-point operations of one forward pass of one sample (a multiply-add counts two)."""
+The built-in family has `params`, the trainable parameters P, `params_body`, those without patch embedding and head, and
+`flops`, the floating-point operations of one forward pass of one sample (a multiply-add counts two). A function has
+what its `size(config)` returns.
+"""
 
 
 class Counted(Frozen):

@@ -7,11 +7,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-from ablate.base.plain_text import counted
+from ablate.base.plain_text import counted, metric_name_fault
 
 SIZE_METRICS = ("params", "params_body", "flops")  # counted on the built model, before any training
 COST_METRICS = (*SIZE_METRICS, "wall_seconds")  # of the trial as a whole, the same for all its replicates
 SIZE_COLUMNS = (*SIZE_METRICS, "q")  # what tables show of a size; q is K M / P (paper A, Eq. 12)
+TAKEN = (  # columns of a trials table that no cost of a user's `size` can have
+    "study", "dataset", "trial", "stage", "source", "variant", "state", "attempt", "replicates", "epochs", "max_epochs",
+    "q", "validation_samples", "test_samples", "wall_seconds", "error", "checkpoint", "mlflow_run_id", "created_at",
+    "started_at", "finished_at", "parameters",
+)  # fmt: skip
 LARGEST_VALUE = 1e100  # of a metric; larger ones overflow where they are squared
 ROUNDING = 1e-6  # by which a mean of float32 shares may leave 0 to 1
 LOG_FLOOR = 1e-12  # what a smaller value counts as where an objective has log: true
@@ -32,6 +37,28 @@ def is_evaluated(metric: str) -> bool:
 def is_of_training(metric: str) -> bool:
     """Return whether a metric is of the training, validation or test split, so that runs differ in it by chance."""
     return is_evaluated(metric) or metric.startswith("train_")
+
+
+def is_cost(metric: str) -> bool:
+    """Return whether a metric that a study declares is a cost: of the trial as a whole, the same for all its seeds.
+
+    It is known before training, but for `wall_seconds`. What is measured by training starts with `val_` or `train_`.
+    """
+    return not is_of_training(metric)
+
+
+def is_size(metric: str) -> bool:
+    """Return whether a metric that a study declares is a cost that can be known before training."""
+    return is_cost(metric) and metric != "wall_seconds"
+
+
+def cost_name_fault(name: object) -> str:
+    """Return why a user's `size` cannot give a cost of this name; empty if it can."""
+    if not isinstance(name, str):
+        return "its name is text"
+    if is_of_training(name) or name in TAKEN:
+        return "the name is taken; names with val_, train_ or test_ are of what training measures: choose another"
+    return metric_name_fault(name)
 
 
 def on_test(metric: str) -> str:
@@ -122,7 +149,7 @@ Objective = TypeVar("Objective", bound=ObjectiveLike)
 
 def quality_objective(objectives: Sequence[Objective]) -> Objective:
     """Return the first objective that is not a cost, or the first one when all are."""
-    return next((o for o in objectives if o.metric not in COST_METRICS), objectives[0])
+    return next((o for o in objectives if not is_cost(o.metric)), objectives[0])
 
 
 def best_place(metric: str, values: Sequence[float | None], objectives: Iterable[ObjectiveLike]) -> int | None:

@@ -105,6 +105,14 @@ class TrialContext(TypedDict):
     versions: NotRequired[Path | None]
 
 
+@dataclass(frozen=True, kw_only=True)
+class SizeForm:
+    """The settings by dotted name that a user's `size(config)` has read, and whether it builds a network each time."""
+
+    settings: frozenset[str] = frozenset()
+    builds: bool = False
+
+
 class Trainable(Protocol):
     """Measures, trains and serves configurations; its settings are `registry.trainable_settings`.
 
@@ -134,8 +142,14 @@ class Trainable(Protocol):
     def metrics(self, task: TaskConfig, facts: DatasetFacts) -> tuple[str, ...] | None:
         """Return the names of the metrics that a trial reports, or None if only training tells."""
 
-    def measure(self, settings: TrainableSettings, facts: DatasetFacts) -> Size | None:
-        """Return the size of a configuration, counted without training it, or None if only a report tells it."""
+    def measure(self, settings: Sequence[TrainableSettings], facts: DatasetFacts) -> Sequence[Size]:
+        """Return the size of each configuration, known without training it; empty ones if only training tells.
+
+        Raises RequestError if the user's code cannot tell.
+        """
+
+    def size_form(self) -> SizeForm:
+        """Return what the user's code did for the sizes that `measure` has returned so far."""
 
     def count_by_running(self, settings: TrainableSettings, dataset: str) -> Counted:
         """Return the trainable parameters of a configuration that `measure` cannot size, or why they are unknown.

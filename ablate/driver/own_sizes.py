@@ -1,22 +1,81 @@
-"""Sizes of a user's networks in a plan: which settings change them, and what is said where a size is unknown."""
+"""Sizes of a user's networks: what `size(config)` tells, or else what running the function up to its loop tells."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import ValidationError
 
+from ablate.base.errors import RequestError, did_you_mean
 from ablate.core.config import Counted, DatasetFacts, TrainableSettings
+from ablate.core.objectives import COST_METRICS
 from ablate.core.registry import TRAINABLES
 from ablate.core.trainable import Trainable
 from ablate.study import VARIANT, Study
+from ablate.study.sections import METRIC_RULE, is_named
 from ablate.study.space import Choices, FloatRange, IntRange, Range, Space
+from ablate.tuning.sampling.twins import Measure
 
+ADD_SIZE = "add `size(config)` beside {name}, and the search knows the size of every candidate"
+PROBED = 32  # values of a setting with which `size` is asked before a study begins
 SIZING_SECONDS = 30.0  # after this, no further network of a user's function is sized by running the function
+
+
+def told_sizes(study: Study, trainable: Trainable, facts: Mapping[str, DatasetFacts]) -> dict[str, Any] | None:
+    """Return the payload of the event KNOWN_SIZES: which metrics `size(config)` tells, and how; None for the family.
+
+    `size` is asked with several values of each searched setting. A campaign judges other code than the one that would
+    be asked, so nothing is known for it. Raises RequestError for a fault of `size`.
+    """
+    if study.trainable in TRAINABLES.names():
+        return None
+    found = dict[str, float]()
+    for label in study.labels if study.campaign is None else ():
+        sizes = trainable.measure(list(_probes(study, label)), facts[label])
+        found = found or next((dict(size) for size in sizes if size), {})
+    form = trainable.size_form()
+    return {"metrics": sorted(found), "settings": sorted(form.settings), "builds": form.builds}
+
+
+def _probes(study: Study, label: str) -> Iterator[TrainableSettings]:
+    """Yield settings in the middle of the space, and those with one value changed."""
+    space = study.space_for(label)
+    points: list[dict[str, Any]] = [{}]
+    for name, spec in space.ranges.items():
+        others = {other: allowed[0] for other, allowed in spec.when.items()}
+        values = spec.bounds if isinstance(spec, FloatRange) else (spec.grid() or ())
+        stride = -(-len(values) // PROBED)
+        points += [{**others, name: value} for value in (*values[::stride], values[-1])]
+    for point in points:
+        with suppress(ValidationError):  # impossible beside the middle values of the others
+            yield study.settings_of(label, inside(space, point))
+
+
+def require_told(study: Study) -> None:
+    """Raise RequestError if the study declares a cost that its function's `size` does not tell."""
+    declared = [*(each.metric for each in study.objectives), *(each.metric for each in study.constraints)]
+    for metric in declared:
+        if not is_named(metric) and metric not in study.counted:
+            told = f"which returns {', '.join(study.counted)}" if study.counted else "which is not there"
+            rule = f"{METRIC_RULE}, or is a cost that `size(config)` beside {study.trainable} returns, {told}"
+            raise RequestError(f"{metric!r}: {rule}. {did_you_mean(metric, [*COST_METRICS, *study.counted])}")
+
+
+def require_same_sizes(recorded: Mapping[str, Any], told: Mapping[str, Any], name: str) -> None:
+    """Raise RequestError if `size` tells other metrics than when the study began, although no code has changed."""
+    if set(recorded["metrics"]) != set(told["metrics"]):
+        before, now = (", ".join(each["metrics"]) or "nothing" for each in (recorded, told))
+        raise RequestError(f"trainable {name!r}: size(config) gives {now}, and gave {before} when the study began")
+
+
+def measuring(study: Study, trainable: Trainable) -> Measure:
+    """Return what a search asks for sizes: the trainable, or nothing where it tells none."""
+    return trainable.measure if study.counted else lambda settings, facts: [{} for _ in settings]
 
 
 @dataclass(kw_only=True)
@@ -83,7 +142,7 @@ def refuse_impossible_parts(study: Study, trainable: Trainable, facts: Mapping[s
             if own and time.monotonic() - begun < SIZING_SECONDS:
                 trainable.count_by_running(settings, label)
             elif not own:
-                trainable.measure(settings, facts[label])
+                trainable.measure([settings], facts[label])
 
 
 def inside(space: Space, values: Mapping[str, Any]) -> dict[str, Any]:

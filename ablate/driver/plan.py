@@ -17,8 +17,9 @@ from ablate.core.trainable import PlannedTrials, Trainable
 from ablate.driver.cautions import cautions
 from ablate.driver.code import trainable_of
 from ablate.driver.data_checks import refuse_unknown_metrics
-from ablate.driver.own_sizes import OwnSizes, inside, thinned
+from ablate.driver.own_sizes import ADD_SIZE, OwnSizes, inside, measuring, require_told, thinned, told_sizes
 from ablate.driver.power import Earlier, PlannedPower, plan_power
+from ablate.studies.stored import knowing
 from ablate.study import VARIANT, Study
 from ablate.study.checks import architectures
 from ablate.study.space import Space
@@ -31,16 +32,15 @@ LISTED = 60  # at most this many architectures are listed, evenly chosen from a 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedRow:
-    """One architecture on one data set, sized on the built module; `q` is K*M/P (paper A, Eq. 12), or None.
+    """One architecture on one data set; `q` is K*M/P (paper A, Eq. 12), or None.
 
-    Of a user's function only `params` are known, or nothing.
+    Of a function `size` is what its `size(config)` tells, or the parameters that running it up to its loop tells.
     """
 
     variant: str
     dataset: str
     settings: TrainableSettings
-    size: Size | None
-    params: int | None
+    size: Size
     q: float | None
 
     def columns(self) -> dict[str, Any]:
@@ -49,8 +49,7 @@ class PlannedRow:
             "variant": self.variant,
             "dataset": self.dataset,
             **self.settings.summary(),
-            **({} if self.params is None else {"params": self.params}),
-            **({} if self.size is None else {"flops": self.size.flops}),
+            **self.size,
             **({} if self.q is None else {"q": round(self.q, 2)}),
         }
 
@@ -148,6 +147,8 @@ def make_plan(study: Study, *, data_dir: Path | None, measure_time: bool, earlie
     for label in study.labels:
         trainable.check(study.given_for(label), confirms=study.opens_test or study.closes_on_test)
         refuse_unknown_metrics(study, label, trainable.metrics(study.datasets[label], facts[label]))
+    study = knowing(study, told_sizes(study, trainable, facts))
+    require_told(study)
     sizing = {label: _Sizing.of(study, label, facts[label], trainable) for label in study.labels}
     by_dataset = {label: list(sizing[label].rows()) for label in study.labels}
     rows = [row for label in study.labels for row in by_dataset[label]]
@@ -178,7 +179,7 @@ def _hours(trials: Mapping[str, int], seconds: Mapping[str, float] | None) -> fl
 
 @dataclass(frozen=True, kw_only=True)
 class _Sizing:
-    """What sizes the networks of one data set; `own` is there for a user's function, which is run to size one."""
+    """What sizes the networks of one data set; `own` runs a user's function whose `size` tells nothing."""
 
     study: Study
     dataset: str
@@ -190,7 +191,7 @@ class _Sizing:
 
     @staticmethod
     def of(study: Study, dataset: str, facts: DatasetFacts, trainable: Trainable) -> _Sizing:
-        twins = TwinSizes(study=study, dataset=dataset, measure=trainable.measure, facts=lambda: facts)
+        twins = TwinSizes(study=study, dataset=dataset, measure=measuring(study, trainable), facts=lambda: facts)
         own, axes = None, architectures(study, study.space_for(dataset))
         if study.trainable not in TRAINABLES.names():
             own = OwnSizes(
@@ -199,35 +200,40 @@ class _Sizing:
                 settings_of=twins.settings_of,
                 count=lambda settings: trainable.count_by_running(settings, dataset),
             )
-            axes = own.architectures(axes)
+            axes = axes if study.counted else own.architectures(axes)
         return _Sizing(study=study, dataset=dataset, facts=facts, trainable=trainable, twins=twins, axes=axes, own=own)
 
     def rows(self) -> Iterator[PlannedRow]:
         """Yield a row for each architecture that the plan lists."""
         study, task = self.study, self.study.task(self.dataset)
         listed = self._design() if study.compare is not None else self._search()
-        for values in listed[:: -(-len(listed) // LISTED)]:
-            settings = self.twins.settings_of(
-                values if self.own is None else inside(study.space_for(self.dataset), values)
-            )
-            size = self.trainable.measure(settings, self.facts)
+        listed = listed[:: -(-len(listed) // LISTED)]
+        space, whole = study.space_for(self.dataset), study.trainable in TRAINABLES.names()
+        settings = [self.twins.settings_of(values if whole else inside(space, values)) for values in listed]
+        sizes = measuring(study, self.trainable)(settings, self.facts)
+        for values, each, size in zip(listed, settings, sizes, strict=True):
+            params = None if size or self.own is None else self.own.params(values)
             yield PlannedRow(
                 variant=_row_name(values),
                 dataset=self.dataset,
-                settings=settings,
-                size=size,
-                params=self.own.params(values) if self.own is not None else None if size is None else size.params,
-                q=None if size is None else self.facts.overdetermination(size, task, study.protocol),
+                settings=each,
+                size=size if params is None else {"params": params},
+                q=self.facts.overdetermination(size, task, study.protocol) if size else None,
             )
 
     def architectures(self) -> int | None:
         """Return the number of architectures, or None if there are too many to count or their sizes are unknown."""
-        unknown = self.own is not None and not self.own.knows_sizes and not self.study.rows
+        unknown = self.own is not None and not (self.study.counted or self.own.knows_sizes or self.study.rows)
         return None if unknown else self.axes.cardinality()
 
     def notes(self) -> tuple[str, ...]:
         """Return why sizes are unknown, a line each."""
-        return () if self.own is None else tuple(f"{self.dataset}: {note}" for note in self.own.notes)
+        if self.own is None:
+            return ()
+        study, builds = self.study, self.own.knows_sizes or self.own.notes
+        asks = builds and not study.counted and study.compare is None and study.campaign is None
+        add = [ADD_SIZE.format(name=study.trainable)] if asks else []
+        return tuple(f"{self.dataset}: {note}" for note in (*self.own.notes, *add))
 
     def _search(self) -> list[dict[str, Any]]:
         """Return the architectures of a search, or a part of them if the space is large."""
@@ -274,7 +280,7 @@ def _seconds(
             replicates=replicates,
             protocol=study.protocol,
         )
-        sized = [(row.settings, row.size) for row in listed if row.size is not None]
+        sized = [(row.settings, row.size) for row in listed if row.size]
         seconds = trainable_of(study).estimate_seconds(sized, planned)
         if seconds is None:
             return None

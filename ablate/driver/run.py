@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -25,6 +26,7 @@ from ablate.base.files import SEED_FOLDER, Place, copy_into, disk_path, refuse_l
 from ablate.base.garbage import collect_as_usual
 from ablate.base.redaction import error_text, redact_url
 from ablate.core.config import DatasetFacts
+from ablate.core.trainable import Trainable
 from ablate.core.trial import TrialKey, TrialState, checkpoint_folder
 from ablate.driver import resume as resumption
 from ablate.driver import warm_start
@@ -36,7 +38,7 @@ from ablate.driver.data_checks import check_data
 from ablate.driver.events import Tell, follow
 from ablate.driver.executors import check_resources, import_ahead, make_executor
 from ablate.driver.options import RunOptions
-from ablate.driver.own_sizes import refuse_impossible_parts
+from ablate.driver.own_sizes import measuring, refuse_impossible_parts, require_same_sizes, require_told, told_sizes
 from ablate.driver.progress import ProgressDisplay
 from ablate.driver.prometheus import require_free, serve_metrics
 from ablate.driver.space_sizes import note_size_shares
@@ -45,12 +47,12 @@ from ablate.execution import Executor
 from ablate.functions.border.guarded import end_processes
 from ablate.functions.command_record import empty, forget_records
 from ablate.functions.source import CODE
-from ablate.ledger import Ledger, StudyWriter
+from ablate.ledger import EventRecord, Ledger, StudyWriter
 from ablate.results.trials.tables import write_study_file
 from ablate.studies import code as own
 from ablate.studies import homes as places
 from ablate.studies.report import write_results
-from ablate.studies.stored import results_of, select_networks, with_files
+from ablate.studies.stored import KNOWN_SIZES, knowing, known_sizes, results_of, select_networks, with_files
 from ablate.study import Study, parse_study, read_study
 from ablate.tracking import TRACKERS, Tracker, build_trackers, sync_periodically
 from ablate.tuning import Search, require_searchable
@@ -101,9 +103,11 @@ def search(
 
 
 def _search(study: Study, text: str, options: RunOptions, console: Console, tell: Tell | None) -> FinishedStudy:
-    _refuse_other(study, text, options)
-    facts = _check_first(study, options)
-    home, trainable, files = options.home(study.name), trainable_of(study), own.source_files(study)
+    events = _refuse_other(study, text, options)
+    trainable = trainable_of(study)
+    facts, sizes = _check_first(study, trainable, options, known_sizes(events))
+    study = knowing(study, sizes)
+    home, files = options.home(study.name), own.source_files(study)
     with places.open_study(study.name, options) as ledger:
         observations = warm_start.find(ledger, study, options)
         options = _place(options, study, ledger)
@@ -122,6 +126,8 @@ def _search(study: Study, text: str, options: RunOptions, console: Console, tell
             write_study_file(text, home)
             if files and files != own.recorded_files(ledger.events(study.name)):
                 writer.note(own.CODE, None, {"files": files})
+            if sizes is not None and sizes != known_sizes(ledger.events(study.name)):
+                writer.note(KNOWN_SIZES, None, sizes)
             note_plan(writer, ledger, study)
             record_code(writer, ledger, study, options)
             taken = warm_start.record(writer, ledger, study, observations)
@@ -130,7 +136,7 @@ def _search(study: Study, text: str, options: RunOptions, console: Console, tell
                 study,
                 writer,
                 ledger,
-                measure=trainable.measure,
+                measure=measuring(study, trainable),
                 facts_of=facts.__getitem__,
                 group_key=lambda config: trainable.group_key(config, facts[config.key.dataset]),
                 discard=partial(_discard, root),
@@ -171,22 +177,40 @@ def _preparing(ledger: Ledger, study: Study, options: RunOptions, files: Mapping
     return prepare
 
 
-def _refuse_other(study: Study, text: str, options: RunOptions) -> None:
-    """Raise StudyMismatchError if the study of this name is another one, or its code another, which is not imported."""
+def _refuse_other(study: Study, text: str, options: RunOptions) -> list[EventRecord]:
+    """Return the events of the study of this name, none if it is new; its code is not imported.
+
+    Raises StudyMismatchError if it is another study, or its code another.
+    """
     refuse_links(options.home(study.name))
     with suppress(NoLedgerError), Ledger.open(options.storage_url(study.name), create=False) as ledger:
         resumption.refuse_other_study(ledger, study, text, extend=options.extend)
+        events = ledger.events(study.name)
         if not options.code_changed and "code" not in opening(ledger, study):
-            own.refuse_other_code(study, ledger.events(study.name))
+            own.refuse_other_code(study, events)
+        return events
+    return []
 
 
-def _check_first(study: Study, options: RunOptions) -> dict[str, DatasetFacts]:
-    """Return the facts of each data set; raise what makes the study impossible before anything is started."""
+def _check_first(
+    study: Study, trainable: Trainable, options: RunOptions, recorded: dict[str, Any] | None
+) -> tuple[dict[str, DatasetFacts], dict[str, Any] | None]:
+    """Return the facts of each data set, and what a function's `size` tells: as `recorded` unless the code has changed.
+
+    Raises what makes the study impossible before anything is started.
+    """
     with _code_explained(options.home(study.name)):
         facts = check_data(study, options.data_dir)
-    trainable = trainable_of(study)
+    sizes = told_sizes(study, trainable, facts)
+    if sizes is not None and recorded is not None and not options.code_changed:
+        require_same_sizes(recorded, sizes, study.trainable)
+        sizes = recorded
+    elif sizes is not None and recorded is None and not sizes["metrics"]:
+        sizes = None  # there is no `size`, and never was
+    study = knowing(study, sizes)
+    require_told(study)
     require_variants(study, options.variants or ())
-    require_searchable(study, measure=trainable.measure, facts_of=facts.__getitem__)
+    require_searchable(study, measure=measuring(study, trainable), facts_of=facts.__getitem__)
     refuse_impossible_parts(study, trainable, facts)
     if options.pack != 1:
         _refuse_timed(study, options)
@@ -194,7 +218,7 @@ def _check_first(study: Study, options: RunOptions) -> dict[str, DatasetFacts]:
         TRACKERS.load(name)
     require_free(options.metrics_port, host=options.metrics_host)
     check_resources(options)
-    return facts
+    return facts, sizes
 
 
 def _refuse_timed(study: Study, options: RunOptions) -> None:

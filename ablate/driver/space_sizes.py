@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from ablate.base.errors import AblateError
 from ablate.base.randomness import stream
 from ablate.core.config import DatasetFacts, TrainableSettings
-from ablate.core.objectives import SIZE_METRICS
+from ablate.core.objectives import is_size
 from ablate.core.registry import TRAINABLES
 from ablate.core.trainable import Trainable
 from ablate.core.trial import TrialState
@@ -58,7 +58,7 @@ def note_size_shares(
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
     """Write one event with the shares for each data set that has none, if a size is an objective of a search."""
-    metrics = [objective.metric for objective in study.objectives if objective.metric in SIZE_METRICS]
+    metrics = [each.metric for each in study.objectives if is_size(each.metric)]
     if study.compare is not None or not metrics:
         return
     noted = {event.dataset for event in ledger.events(study.name) if event.kind == SIZE_SHARES}
@@ -121,7 +121,7 @@ class SpaceSizes:
         """
         done = (trial for trial in trials if trial.state is TrialState.COMPLETE)
         for trial in itertools.islice(done, 3):
-            stored = [getattr(trial, metric) or 0 for metric in self.metrics]
+            stored = [trial.size.get(metric) or getattr(trial, metric, None) or 0 for metric in self.metrics]
             if not np.allclose(_logarithms(stored), self._count(trial.config.settings), rtol=0, atol=1e-9):
                 raise _UncountedError("the trials report other sizes than their networks have before training")
 
@@ -131,7 +131,7 @@ class SpaceSizes:
         A finite axis of the built-in networks may. Other settings of the network are tried.
         """
         known = self.study.trainable in TRAINABLES.names()
-        asked = [name for name, spec in self._ranges.items() if self.study.is_architecture(name) and spec.count() != 1]
+        asked = [name for name, spec in self._ranges.items() if self.study.decides_size(name) and spec.count() != 1]
         finite = {name for name in asked if known and self._ranges[name].count() is not None}
         found = finite | self._changing([name for name in asked if name not in finite])
         for name in reversed(list(self._ranges)):
@@ -239,9 +239,9 @@ class SpaceSizes:
         return self._known[key]
 
     def _measured(self, settings: TrainableSettings) -> Values:
-        size = self.trainable.measure(settings, self.facts)
-        found = [getattr(size, metric) for metric in self.metrics] if size is not None else []
-        if size is None:
+        [size] = self.trainable.measure([settings], self.facts)
+        found = [size[metric] for metric in self.metrics if metric in size]
+        if len(found) < len(self.metrics):
             counted = self.trainable.count_by_running(settings, self.dataset)
             if counted.params is None or list(self.metrics) != ["params"]:
                 raise _UncountedError(counted.note or "only training tells the sizes")
@@ -265,7 +265,7 @@ def _chances(spec: Range) -> Values:
     return np.full(count, 1 / count)
 
 
-def _logarithms(sizes: Sequence[int]) -> Values:
+def _logarithms(sizes: Sequence[float]) -> Values:
     """Return log10 of sizes; 0 counts as 1."""
-    found: Values = np.log10(np.maximum(np.array(sizes, dtype=float), 1.0))
+    found: Values = np.log10([size or 1.0 for size in sizes])
     return found

@@ -16,9 +16,9 @@ from ablate.core.registry import OWN_FUNCTIONS
 if TYPE_CHECKING:
     from ablate.functions.run import Run
 
-TEST = "test"
+TEST, SIZE = "test", "size"
 UNTESTED = "`confirm: null`, in a comparison metrics with `val_`, in a campaign `close: {test: false}`"  # leaves it out
-TRAIN_PARAMETERS, TEST_PARAMETERS = ("config", "run"), ("model", "config")
+TRAIN_PARAMETERS, TEST_PARAMETERS, SIZE_PARAMETERS = ("config", "run"), ("model", "config"), ("config",)
 # what a function does with its second parameter, by `_uses`
 HANDED_ON = "handed on"
 COUNTING = {"epochs", "begin"}
@@ -29,20 +29,22 @@ STACKED = "runs"  # name of the second parameter of a function that trains all s
 
 @dataclass(frozen=True, kw_only=True)
 class Function:
-    """A training function and the test function beside it, if there is one."""
+    """A training function, and the functions `test` and `size` beside it, if they are there."""
 
     name: str
     train: Callable[..., Any]
     test: Callable[..., Any] | None
+    size: Callable[..., Any] | None = None
 
     @staticmethod
     def of(name: str) -> Function:
         """Return the function at the import path `name`; raise RegistryError if it is not there."""
         train = OWN_FUNCTIONS.load(name)
         places = (name.partition(":")[0], getattr(train, "__module__", None))
-        found = [getattr(sys.modules.get(str(place)), TEST, None) for place in places]
-        beside = sorted(filter(callable, found), key=_runs_tests)
-        return Function(name=name, train=train, test=beside[0] if beside else None)
+        modules = [sys.modules.get(str(place)) for place in places]
+        tests = sorted(filter(callable, (getattr(module, TEST, None) for module in modules)), key=_runs_tests)
+        sizes = [found for module in modules if (found := getattr(module, SIZE, None)) and _takes_config(found)]
+        return Function(name=name, train=train, test=next(iter(tests), None), size=next(iter(sizes), None))
 
     @property
     def reports_epochs(self) -> bool:
@@ -80,6 +82,8 @@ class Function:
             raise RequestError(f"trainable {self.name!r} is an `async def`: write `def`, and asyncio.run(...) inside")
         if confirms and self.test is not None:
             self._check_signature(self.test, TEST_PARAMETERS)
+        if self.size is not None:
+            self._check_signature(self.size, SIZE_PARAMETERS)
         names = set(given)
         if self.reports_epochs and "epochs" not in names:
             raise RequestError(f"trainable {self.name!r} yields a report each epoch: add `epochs: N` to the study file")
@@ -169,6 +173,15 @@ def _runs_tests(test: Callable[..., Any]) -> bool:
     except (TypeError, ValueError):  # a function written in C
         return False
     return inspect.Parameter.VAR_POSITIONAL in kinds
+
+
+def _takes_config(size: object) -> bool:
+    """Return whether something called `size` is meant for `size(config)`: it has one parameter, or calls one so."""
+    try:
+        names = list(inspect.signature(size).parameters) if callable(size) else []
+    except (TypeError, ValueError):  # a function written in C
+        return False
+    return len(names) == 1 or names[:1] == [*SIZE_PARAMETERS]
 
 
 def _definition(function: Callable[..., Any]) -> ast.FunctionDef | None:

@@ -31,14 +31,14 @@ def check_sizes(metrics: Mapping[str, float], who: str) -> None:
 def checked_metrics(value: object, run: Run) -> dict[str, float]:
     """Return what a function reported as metrics, with `params` if a network was built; raise TrialError otherwise."""
     if not isinstance(value, Mapping) or not value:
-        raise TrialError(f"the function gave {_shown(value)}: a report is a dictionary of metrics, {{name: number}}")
+        raise TrialError(f"the function gave {shown(value)}: a report is a dictionary of metrics, {{name: number}}")
     found: dict[str, float] = {}
     for name, number in value.items():
         _check_name(name)
         try:
             found[str.__str__(name)] = float(number)  # no type of the user's crosses the border
         except (TypeError, ValueError, OverflowError, RuntimeError):  # RuntimeError: of a tensor of two values
-            raise TrialError(f"the function gave {name}={_shown(number)}: a metric is a number") from None
+            raise TrialError(f"the function gave {name}={shown(number)}: a metric is a number") from None
     if run.params is not None:
         found.setdefault("params", float(run.params))
     check_sizes(found, "the function gave")
@@ -85,16 +85,17 @@ def _by_sample(name: object, value: Any) -> NDArray[np.float64] | None:
         return None
     if not real or len(shape) != 1 or not shape[0]:
         raise TrialError(
-            f"`test` gave {name}={_shown(value)}: a metric is a number, or a list or array with one number per sample"
+            f"`test` gave {name}={shown(value)}: a metric is a number, or a list or array with one number per sample"
         )
     return numbers.astype(np.float64)
 
 
 def _check_name(name: object) -> None:
     if fault := metric_name_fault(name) if isinstance(name, str) else "a metric's name is text":
-        raise TrialError(f"the function gave a metric the name {_shown(name)}: {fault}")
+        raise TrialError(f"the function gave a metric the name {shown(name)}: {fault}")
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """Return a value and its type in one line of at most about 80 characters."""
     text = one_printable_line(repr(value))
     return f"{text[:60]}{'…' if len(text) > 60 else ''} ({type(value).__name__})"

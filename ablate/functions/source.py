@@ -17,7 +17,7 @@ from typing import Any
 
 from ablate.base.errors import RequestError, StudyMismatchError
 from ablate.base.files import DiskFolder, refuse_links
-from ablate.functions.function import TEST
+from ablate.functions.function import SIZE, TEST
 from ablate.functions.output import private_folder
 
 CODE = "code"  # folder of a study's home for a function that was typed in a notebook or a script
@@ -57,7 +57,7 @@ def _module_of(folder: Path) -> str:
 
 
 def write_module(function: Callable[..., Any], folder: Path) -> str:
-    """Write a module with `function`, the `test` beside it and all that they use; return the import path.
+    """Write a module with `function`, `test` and `size` beside it and all that they use; return the import path.
 
     Raises RequestError for a function without source, for a value that cannot be written as source, and if a link leads
     out of the study whose home `folder` is in.
@@ -69,8 +69,11 @@ def write_module(function: Callable[..., Any], folder: Path) -> str:
         raise RequestError("a lambda has no name to be found by: define the training function by `def`")
     if function.__closure__ or function.__globals__.get(name) is not function:
         raise RequestError(f"{name} is defined inside another function: define it at the top level, or in a module")
-    names = [name, *([TEST] if callable(function.__globals__.get(TEST)) and name != TEST else [])]
-    text = "\n\n".join(_parts(names, function.__globals__)) + "\n"
+    known = function.__globals__
+    beside = [TEST] if callable(known.get(TEST)) else []
+    beside += [SIZE] if _is_own(known.get(SIZE), known) else []
+    names = [name, *(each for each in beside if each != name)]
+    text = "\n\n".join(_parts(names, known)) + "\n"
     folder.mkdir(parents=True, exist_ok=True)
     DiskFolder(folder).write(f"{module}.py", text.encode())
     find_code(folder)

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any, Unpack
 from ablate.base.errors import RequestError
 from ablate.base.files import Place
 from ablate.core.config import Counted, DatasetFacts, Size, TaskConfig, TrainableSettings
+from ablate.core.trainable import SizeForm
 from ablate.core.trial import Report, TrialConfig
 from ablate.functions.function import Function, NamesRead
 from ablate.functions.settings import FunctionSettings
 
 if TYPE_CHECKING:
     from ablate.core.trainable import Pack, PlannedTrials, TrialContext
+    from ablate.functions.size import Sized
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,9 +41,13 @@ class OwnTrainable:
         """Return no facts."""
         return DatasetFacts()
 
-    def measure(self, settings: TrainableSettings, facts: DatasetFacts) -> Size | None:
-        """Return None: only a report tells the size, if at all."""
-        return None
+    def measure(self, settings: Sequence[TrainableSettings], facts: DatasetFacts) -> Sequence[Size]:
+        """Return empty sizes: only a report tells them, if at all."""
+        return [{} for _ in settings]
+
+    def size_form(self) -> SizeForm:
+        """Return that nothing is read."""
+        return SizeForm()
 
     def count_by_running(self, settings: TrainableSettings, dataset: str) -> Counted:
         """Return nothing: nothing of a user's is run for a plan."""
@@ -96,6 +102,16 @@ class FunctionTrainable(OwnTrainable):
             reports_epochs=found.reports_epochs,
             has_test=found.test is not None,
         )
+
+    def has_size(self) -> bool:
+        """Return whether there is a function `size` beside it."""
+        return self.function.size is not None
+
+    def sizes(self, settings: Sequence[FunctionSettings]) -> list[Sized]:
+        """Return the sizes of the first of `settings`, and what was read for each; see `ablate.functions.size`."""
+        from ablate.functions.size import sizes
+
+        return sizes(self.function, settings)
 
     def count_by_running(self, settings: TrainableSettings, dataset: str) -> Counted:
         """Return the parameters of what the function builds before its loop; see `sizing.count_by_running`."""

@@ -62,6 +62,7 @@ PAYLOADS: Mapping[str, type[BaseModel]] = {
     ),
     "warm_start": _payload({"study": str, "observations": dict[str, list[Observation]]}),
     "code": _payload({"files": dict[str, str]}),
+    "known_sizes": _payload({"metrics": list[str], "settings": list[str], "builds": bool}),
     "size_shares": _payload(
         {"shares": dict[str, dict[str, Shares]], "networks": NonNegativeInt, "error": Finite, "reason": str},
     ),

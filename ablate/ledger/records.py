@@ -29,7 +29,7 @@ class NewTrial:
     """A suggestion, before it is committed; it enters the ledger as WAITING."""
 
     config: TrialConfig
-    size: Size | None = None
+    size: Size = field(default_factory=dict)
     facts: DatasetFacts | None = None
     sampler_state: Mapping[str, Any] = field(default_factory=dict)
 
@@ -68,6 +68,7 @@ class StudyRecord:
 class TrialRecord:
     """A stored trial; times are UTC epoch seconds, `wall_seconds` is training alone over all attempts.
 
+    `size` is what was known before training; `params`, `params_body` and `flops` are from it or from a report.
     `revision` is the study's revision at the trial's last change (see Ledger.trials_since).
     """
 
@@ -76,6 +77,7 @@ class TrialRecord:
     attempt: int
     epochs_done: int
     wall_seconds: float
+    size: dict[str, float]
     params: int | None
     params_body: int | None
     flops: int | None
@@ -96,16 +98,9 @@ class TrialRecord:
         return self.config.key
 
     @property
-    def size(self) -> Size | None:
-        """The counted size, or None if the trial was not measured."""
-        if self.params is None or self.params_body is None or self.flops is None:
-            return None
-        return Size(params=self.params, params_body=self.params_body, flops=self.flops)
-
-    @property
     def q(self) -> float | None:
         """Q = K M / P (paper A, Eq. 12), or None if the trial was not measured."""
-        if self.size is None or self.facts is None:
+        if not self.size or self.facts is None:
             return None
         return self.facts.overdetermination(self.size, self.config.task, self.config.protocol)
 
@@ -224,6 +219,7 @@ def trial_from_row(row: RowMapping) -> TrialRecord:
             state=TrialState(row["state"]),
             facts=config.settings.facts_type.model_validate_json(row["shape"]) if row["shape"] else None,
             sampler_state=json.loads(row["sampler_state"]),
+            size=json.loads(row["size"]),
             **{name: row[name] for name in same},
         )
     except DAMAGED as error:

@@ -28,7 +28,7 @@ from sqlalchemy import (
 from ablate.base.errors import LedgerError
 from ablate.core.trial import Decision, Stage, TrialState
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 ADVISORY_LOCK = 0x61626C617465  # "ablate": serialises table creation and takeover on PostgreSQL
 
 metadata = MetaData()
@@ -97,6 +97,7 @@ trial_table = Table(
     Column("params", BigInteger),
     Column("params_body", BigInteger),
     Column("flops", BigInteger),
+    _needed("size", Text),  # what is known before training; the three columns before it hold what a report told too
     Column("shape", Text),
     _needed("sampler_state", Text),
     Column("error", Text),

@@ -148,7 +148,7 @@ def _violations(study: Study, row: Mapping[str, Any]) -> list[float]:
 def _user_attrs(trial: TrialRecord, row: Mapping[str, Any]) -> dict[str, Any]:
     named = ("variant", "error", "mlflow_run_id", "epochs", "max_epochs", "attempt", "wall_seconds", *SIZE_COLUMNS)
     fixed = {"trial": trial.key.number, "state": str(trial.state), "seeds": list(trial.config.seeds)}
-    return fixed | {name: row[name] for name in named if row[name] is not None}
+    return {**trial.size, **fixed, **{name: row[name] for name in named if row[name] is not None}}
 
 
 def _curve(metric: str, reports: Iterable[ReportRecord]) -> dict[int, float]:

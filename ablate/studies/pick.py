@@ -53,7 +53,8 @@ def pick(found: Stored, asked: Sequence[Bound], dataset: str | None) -> list[Pic
     if dataset is not None and dataset not in study.labels:
         raise RequestError(f"study {study.name!r} has no data set {dataset!r}. {did_you_mean(dataset, study.labels)}")
     results = found.results
-    known = {on_validation(name) for name in results.reports.columns if name not in REPORT_COLUMNS} | set(COST_METRICS)
+    known = {on_validation(name) for name in results.reports.columns if name not in REPORT_COLUMNS}
+    known |= {*COST_METRICS, *(name for trial in found.snapshot.trials for name in trial.size)}
     for bound in asked:
         if results.trials.height and bound.metric not in known:
             raise RequestError(f"no trial reports {bound.asked!r}. {did_you_mean(bound.asked, known)}")

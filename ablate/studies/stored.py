@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import polars as pl
 from rich.console import RenderableType
@@ -16,7 +17,7 @@ from ablate.base.files import refuse_links
 from ablate.core.config import LARGEST
 from ablate.core.objectives import signed
 from ablate.core.trial import TrialConfig, TrialState
-from ablate.ledger import Ledger, Snapshot, StudyRecord, TrialRecord
+from ablate.ledger import EventRecord, Ledger, Snapshot, StudyRecord, TrialRecord
 from ablate.results.front.front import confirmed, front, metric_values
 from ablate.results.report import result_lines
 from ablate.results.trials.pooling import pooled
@@ -25,6 +26,8 @@ from ablate.results.trials.tables import reports_table, trials_table
 from ablate.studies.homes import with_store
 from ablate.studies.locations import Locations
 from ablate.study import Study, parse_study
+
+KNOWN_SIZES = "known_sizes"  # the event that holds which metrics a function's `size` tells, and how
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,8 +53,18 @@ class Stored:
         snapshot = ledger.snapshot(name, number)
         if snapshot.study is None:
             raise RequestError(_explain_unknown(name, [record.name for record in ledger.studies()], ledger.url))
-        study = parse_study(snapshot.study.file_text, name, known_good=True)
+        study = knowing(parse_study(snapshot.study.file_text, name, known_good=True), known_sizes(snapshot.events))
         return Stored(study=study, record=snapshot.study, snapshot=snapshot, storage=ledger.url)
+
+
+def known_sizes(events: Iterable[EventRecord]) -> dict[str, Any] | None:
+    """Return what the ledger holds of a function's `size`, None if it has told nothing; the last event is valid."""
+    return next((event.payload for event in reversed([*events]) if event.kind == KNOWN_SIZES), None)
+
+
+def knowing(study: Study, sizes: Mapping[str, Any] | None) -> Study:
+    """Return the study with what `known_sizes` has found."""
+    return study if sizes is None else study.knowing(sizes["metrics"], sizes["settings"], builds=sizes["builds"])
 
 
 def read_study(name: str, locations: Locations, number: int | None = None) -> Stored:

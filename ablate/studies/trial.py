@@ -14,7 +14,7 @@ from rich.text import Text
 from ablate.base.files import below, refuse_links
 from ablate.base.plain_text import counted
 from ablate.base.redaction import redact_url
-from ablate.core.objectives import mean
+from ablate.core.objectives import SIZE_METRICS, mean
 from ablate.core.trial import checkpoint_folder
 from ablate.functions.output import read_output
 from ablate.results.rendering.numbers import count, quantity
@@ -52,6 +52,7 @@ def trial_details(name: str, locations: Locations, *, number: int, dataset: str 
         "wall_seconds": trial.wall_seconds,
         "params": trial.params,
         "flops": trial.flops,
+        "size": dict(trial.size),
         "checkpoint": redact_url(below(folder, trial.checkpoint)) if trial.checkpoint else None,
         "mlflow_run": trial.mlflow_run_id,
         "output": read_output(checkpoint_folder(root, trial.config.origin.key)),
@@ -90,6 +91,7 @@ def details_lines(found: Mapping[str, Any]) -> Iterator[RenderableType]:
         for name, word in (("params", "parameters"), ("flops", "FLOPs"))
         if found[name] is not None
     )
+    sizes += "".join(f", {name} {value:.4g}" for name, value in found["size"].items() if name not in SIZE_METRICS)
     yield Text(f"{sizes}{'; ' if sizes else ''}seeds {config['seeds']}")
     for name, value in config["parameters"].items():
         yield Text(f"  {name}: {value}")

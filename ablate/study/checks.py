@@ -10,11 +10,12 @@ from pydantic import ValidationError
 
 from ablate.base.errors import Fault, RegistryError, did_you_mean
 from ablate.core import registry
-from ablate.core.objectives import COST_METRICS, is_share, quality_objective
+from ablate.core.objectives import is_cost, is_share, quality_objective
 from ablate.study.comparison_checks import comparison_faults, condition_faults
 from ablate.study.design import REMOVED
 from ablate.study.given import start_faults
 from ablate.study.ranges import is_range
+from ablate.study.sections import METRIC_RULE, is_named
 from ablate.study.space import Space
 from ablate.study.study import VARIANT, Study
 
@@ -64,6 +65,11 @@ def _objective_faults(study: Study) -> Iterator[Fault]:
             yield Fault(
                 path=f"scheduler.{name}", value=getattr(study.scheduler, name), rule=rule, hint="Add name: asha."
             )
+    if registry.trainable_kind(study.trainable) != registry.OWN_FUNCTION:
+        declared = {f"objectives.{index}.metric": metric for index, metric in enumerate(metrics)}
+        declared |= {f"constraints.{index}.metric": bound.metric for index, bound in enumerate(study.constraints)}
+        wrong = {path: metric for path, metric in declared.items() if not is_named(metric)}
+        yield from (Fault(path=path, value=metric, rule=METRIC_RULE) for path, metric in wrong.items())
     if study.confirm is not None:
         yield from _margin_faults(study, "confirm.margin", study.confirm.margin)
 
@@ -73,7 +79,7 @@ def _margin_faults(study: Study, place: str, margin: Mapping[str, float]) -> Ite
     quality = quality_objective(study.objectives).metric
     for metric, value in margin.items():
         path = f"{place}.{metric}"
-        if quality in COST_METRICS:
+        if is_cost(quality):
             yield Fault(path=path, value=value, rule="all objectives are costs, so there is no quality to lose")
         elif metric != quality:
             rule = f"networks are compared by the first objective that is not a cost: {quality}"
@@ -146,7 +152,7 @@ def _campaign_faults(study: Study) -> Iterator[Fault]:
         rule = "a campaign has one objective, or `campaign.cheaper` for the costs of the others"
         yield Fault(path="objectives", value=None, rule=rule)
     quality = quality_objective(study.objectives).metric
-    if quality in COST_METRICS:
+    if is_cost(quality):
         yield Fault(path="objectives.0.metric", value=quality, rule="a campaign judges a quality, not a cost")
     yield from _margin_faults(study, "campaign.margin", campaign.margin)
     if (campaign.cheaper or campaign.gate == "not-worse") and not campaign.margin:
@@ -215,7 +221,7 @@ def _combination_faults(study: Study, dataset: str) -> Iterator[Fault]:
 
 def architectures(study: Study, space: Space) -> Space:
     """Return the finite axes of `space` that change the network, and the variants."""
-    finite = {name: r for name, r in space.ranges.items() if study.is_architecture(name) and r.grid() is not None}
+    finite = {name: r for name, r in space.ranges.items() if study.decides_size(name) and r.grid() is not None}
     return Space(ranges={name: spec for name, spec in finite.items() if spec.when.keys() <= finite.keys()})
 
 

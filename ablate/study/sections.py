@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from ablate.base.plain_text import metric_name_fault
 from ablate.core.config import FROZEN, LARGEST, NUMBER, Positive, Seeds, TrainableSettings
-from ablate.core.objectives import COST_METRICS, on_validation
+from ablate.core.objectives import COST_METRICS, cost_name_fault, on_validation
 from ablate.core.registry import COMMAND_PREFIX
 from ablate.study.patterns import compile_pattern, named_pattern
 from ablate.study.ranges import section_fields, settings
@@ -30,13 +30,25 @@ def _seconds(value: Any) -> Any:
     return sum(float(part) * unit for part, unit in zip(match.groups(), (86400, 3600, 60, 1), strict=True) if part)
 
 
+METRIC_RULE = f"a metric is {', '.join(COST_METRICS)}, or starts with val_ or train_"
+
+
+def is_named(metric: str) -> bool:
+    """Return whether a metric needs no `size(config)`: a known cost, or what training measures."""
+    return metric in COST_METRICS or (metric.startswith(("val_", "train_")) and metric not in ("val_", "train_"))
+
+
 def _metric(value: str) -> str:
-    named = value.startswith(("val_", "train_")) and value not in ("val_", "train_")
-    if value not in COST_METRICS and not named:
-        raise ValueError(f"a metric is {', '.join(COST_METRICS)}, or starts with val_ or train_")
+    if not is_named(value):
+        raise ValueError(METRIC_RULE)
     if fault := metric_name_fault(value):
         raise ValueError(fault)
     return value
+
+
+def _declared_metric(value: str) -> str:
+    """Accept a cost of a user's `size(config)` too; `checks` refuses it for what has no such function."""
+    return _metric(value) if is_named(value) or cost_name_fault(value) else value
 
 
 def _compared_metric(value: str) -> str:
@@ -88,6 +100,7 @@ def labelled(value: Any) -> Any:
 
 
 Metric = Annotated[str, AfterValidator(_metric)]
+DeclaredMetric = Annotated[str, AfterValidator(_declared_metric)]
 ComparedMetric = Annotated[str, AfterValidator(_compared_metric)]
 Name = Annotated[str, AfterValidator(_plain_name)]
 RowName = Annotated[str, AfterValidator(_row_name)]
@@ -191,8 +204,8 @@ def trainable_name(value: Any) -> Any:
 class Objective(Section):
     """A metric and the direction in which it is better."""
 
-    metric: Metric
-    """`val_accuracy`, `val_loss`, `params`, `params_body`, `flops`, `wall_seconds`, or a metric of your task."""
+    metric: DeclaredMetric
+    """`val_accuracy`, `val_loss`, `params`, `params_body`, `flops`, `wall_seconds`, or one of your task or `size`."""
     direction: Literal["maximize", "minimize"]
     """Whether higher or lower values are better."""
     reference: float | None = None
@@ -283,7 +296,7 @@ class Confirm(Section):
 class Constraint(Section):
     """A bound that a trial on the front must keep. In a file: `params <= 200000`."""
 
-    metric: Metric
+    metric: DeclaredMetric
     op: Literal["<=", ">="]
     bound: float
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache, cached_property
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field, ModelWrapValidatorHandler, SerializeAsAny, model_validator
+from pydantic import BeforeValidator, Field, ModelWrapValidatorHandler, PrivateAttr, SerializeAsAny, model_validator
 
 from ablate.core.config import Positive, Seeds, TaskConfig, TrainableSettings
 from ablate.core.objectives import SIZE_METRICS, on_test, on_validation
@@ -108,6 +108,9 @@ class Study(Sectioned):
     """Reduce epochs, data and the averaged grid to this share. Every number is then marked as scaled."""
     only: Names | None = None
     """Run these data sets only."""
+    _told: tuple[str, ...] = PrivateAttr(default=())
+    _read: frozenset[str] | None = PrivateAttr(default=None)
+    _at_once: bool = PrivateAttr(default=False)
 
     @model_validator(mode="wrap")
     @classmethod
@@ -146,8 +149,26 @@ class Study(Sectioned):
 
     @property
     def counted(self) -> tuple[str, ...]:
-        """Return the metrics that are counted before training: sizes of the built-in family, none of other code."""
-        return SIZE_METRICS if self.trainable in TRAINABLES.names() else ()
+        """Return the metrics that are known before training: sizes of the built-in family, else those of `knowing`."""
+        return SIZE_METRICS if self.trainable in TRAINABLES.names() else self._told
+
+    def knowing(self, metrics: Iterable[str], settings: Iterable[str], *, builds: bool) -> Self:
+        """Return the study with the metrics that its function's `size(config)` tells, and the settings it reads.
+
+        `builds` says whether `size` builds a network each time.
+        """
+        found = self.model_copy()
+        found._told = tuple(metrics)
+        found._read, found._at_once = (frozenset(settings), not builds) if found._told else (None, False)
+        return found
+
+    def is_counted_at_once(self, dataset: str) -> bool:
+        """Return whether the size of a configuration takes microseconds, so that a thousand may be asked for."""
+        return self._at_once or self.kind.is_counted_at_once(self.given_for(dataset))
+
+    def decides_size(self, name: str) -> bool:
+        """Return whether a setting may change what is known before training."""
+        return self.is_architecture(name) if self._read is None or name == VARIANT else name in self._read
 
     @property
     def opens_test(self) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 from ablate.base.plain_text import one_printable_line, settings_text
 from ablate.core.config import leaves
-from ablate.core.objectives import SIZE_COLUMNS, constraint_text, means
+from ablate.core.objectives import constraint_text, means
 from ablate.core.trial import TrialConfig, TrialState
 from ablate.ledger import ReportRecord, StudyRecord, TrialRecord
 from ablate.study import VARIANT, Study
@@ -181,13 +181,10 @@ def trial_parameters(config: TrialConfig) -> dict[str, str]:
 
 
 def size_points(record: TrialRecord) -> list[Point]:
-    """Return params, params_body, flops and Q = K M / P of a measured trial, all at step 0."""
-    if record.size is None:
-        return []
-    values = {name: getattr(record, name) for name in SIZE_COLUMNS}
-    known = {name: float(value) for name, value in values.items() if value is not None}
+    """Return what was known of a trial before training, and Q = K M / P, all at step 0."""
+    known = {name: float(value) for name, value in {**record.size, "q": record.q}.items() if value is not None}
     when = milliseconds(record.created_at)
-    return [Point(key=key, value=value, timestamp=when, step=0) for key, value in known.items()]
+    return [Point(key=key_of(name), value=value, timestamp=when, step=0) for name, value in known.items()]
 
 
 def report_points(reports: Sequence[ReportRecord]) -> list[Point]:

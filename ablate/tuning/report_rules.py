@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ablate.base.errors import StudyFailedError
-from ablate.core.objectives import COST_METRICS, on_test, value_fault
+from ablate.core.objectives import on_test, value_fault
 from ablate.core.trial import Decision, Report, TrialState, place_of
 from ablate.tuning.state.trial_progress import ReportSummary, TrialProgress, metric_of
 
@@ -28,8 +28,15 @@ def require_objectives(search: DatasetSearch, trial: TrialProgress, report: Repo
     fault = _faulty_objective(study, report)
     if fault and not any(each.decisions for each in search.trials.values()):
         raise StudyFailedError(f"trial {trial.key}: {fault}")
+    for name, size in trial.size.items():
+        for told in (metrics[name] for metrics in report.metrics if name in metrics):
+            if not math.isclose(told, size, rel_tol=1e-6):
+                raise StudyFailedError(
+                    f"trial {trial.key}: size(config) gives {name} {size:,.12g}, and its first report has {told:,.12g}."
+                    " The search goes by `size`: let it return what `train` builds, or rename the reported number"
+                )
     reported = {name for metrics in report.metrics for name in metrics}
-    known = reported | set(COST_METRICS if trial.size is not None else ("wall_seconds",))
+    known = reported | {*trial.size, "wall_seconds"}
     needed = [*(o.metric for o in study.objectives), *(c.metric for c in study.constraints)]
     needed += [study.tuning_metric] if study.tuning_metric is not None else []
     missing = [name for name in dict.fromkeys(needed) if name not in known]

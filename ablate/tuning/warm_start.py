@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from ablate.base.errors import RequestError
-from ablate.core.objectives import SIZE_METRICS, violation
+from ablate.core.objectives import violation
 from ablate.core.trial import TrialState
 from ablate.tuning.recorded import RecordedSearch
 from ablate.tuning.sampling.samplers import NO_MEMORY
@@ -77,7 +77,7 @@ def _observation(study: Study, label: str, trial: TrialProgress) -> dict[str, An
         study.settings_of(label, values)
     except (ValueError, ValidationError):
         return None
-    sized = [c for c in study.constraints if c.metric in SIZE_METRICS and trial.size is not None]
+    sized = [c for c in study.constraints if c.metric in trial.size]
     if any(violation(c, trial.metric(c.metric)) > 0 for c in sized):
         return None
     objectives = [objective.metric for objective in study.objectives]

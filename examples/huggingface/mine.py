@@ -36,11 +36,17 @@ def trainer(model, config, run):
     return Trainer(model, args, **data, compute_metrics=accuracy)
 
 
+def bert(config):
+    width = {"hidden_size": config["width"], "intermediate_size": 2 * config["width"]}
+    return BertConfig(vocab_size=50, num_attention_heads=2, num_labels=2, num_hidden_layers=2, **width)
+
+
+def size(config):
+    return BertForSequenceClassification(bert(config))
+
+
 def train(config, run):
-    size = {"hidden_size": config["width"], "intermediate_size": 2 * config["width"], "num_hidden_layers": 2}
-    model = run.build(
-        BertForSequenceClassification, BertConfig(vocab_size=50, num_attention_heads=2, num_labels=2, **size)
-    )
+    model = run.build(BertForSequenceClassification, bert(config))
     fit(run, trainer(model, config, run))  # in place of trainer.train()
 
 

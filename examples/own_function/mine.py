@@ -52,3 +52,7 @@ def train(config: Mapping[str, Any], run: Any) -> Iterator[dict[str, float]]:
 
 def test(model: nn.Module, config: Mapping[str, Any]) -> dict[str, float]:
     return {"test_accuracy": accuracy(model, load("test"))}
+
+
+def size(config: Mapping[str, Any]) -> nn.Module:
+    return Net(width=config["width"])

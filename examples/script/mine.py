@@ -44,6 +44,10 @@ def test(model, config):
     return {"test_loss": loss_of(model)}
 
 
+def size(config):
+    return Net(config["width"])
+
+
 if __name__ == "__main__":
     study = ablate.search(
         train,

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from ablate.core.config import Counted, Size
+from ablate.core.config import Counted
 from ablate.core.trial import TrialState
 from ablate.driver import run as driver
 from ablate.driver import space_sizes
@@ -32,10 +32,9 @@ class Planted:
     def __init__(self, params=lambda model: model.width**2 * model.depth * (model.heads if model.mlp else 1)):
         self.params, self.asked = params, 0
 
-    def measure(self, settings, facts):
-        self.asked += 1
-        size = self.params(settings.model)
-        return Size(params=size, params_body=size, flops=2)
+    def measure(self, many, facts):
+        self.asked += len(many)
+        return [{"params": self.params(settings.model), "flops": 2} for settings in many]
 
 
 def sizes(trainable, *, model=None, metrics=("params",), clock=lambda: 0.0, study=None, dataset="digits", said=None):
@@ -98,7 +97,9 @@ def test_counting_ends_with_its_time_and_is_announced():
 @pytest.mark.parametrize(("params", "known"), [(64, True), (65, False)])
 def test_trials_that_report_other_sizes_than_their_networks_have_refuse_the_shares(params, known):
     settings = study_of(model={"width": 8, "depth": 1, "mlp": "none"}).settings_of("digits", {})
-    trial = SimpleNamespace(state=TrialState.COMPLETE, params=params, config=SimpleNamespace(settings=settings))
+    trial = SimpleNamespace(
+        state=TrialState.COMPLETE, size={}, params=params, config=SimpleNamespace(settings=settings)
+    )
     found = sizes(Planted()).shares([trial])
     assert bool(found["shares"]) == known
     assert found["reason"] == (
@@ -109,8 +110,8 @@ def test_trials_that_report_other_sizes_than_their_networks_have_refuse_the_shar
 class Function(Planted):
     """A user's function, of which only running it tells the parameters; the rate does nothing."""
 
-    def measure(self, settings, facts):
-        return None
+    def measure(self, many, facts):
+        return [{} for _ in many]
 
     def count_by_running(self, settings, dataset):
         self.asked += 1

@@ -19,7 +19,7 @@ from support.trials import family_trial
 
 STUDY = "s"
 SHAPE = InputShape(tokens=16, features=4, outputs=10, train_samples=1437)
-SIZE = Size(params=12_345, params_body=9_876, flops=2**40)
+SIZE: Size = {"params": 12_345, "params_body": 9_876, "flops": 2**40}
 
 
 class Clock:

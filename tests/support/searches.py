@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ablate.core.config import Size
 from ablate.core.trial import Decision, Report, TrialConfig
+from ablate.engine.models.closed_form import NetworkSize
 from ablate.engine.models.settings import InputShape, ModelConfig
 from ablate.engine.training.family import family
 from ablate.ledger import Ledger, StudyWriter, TrialRecord
@@ -23,10 +23,10 @@ from support.trials import measure_by
 Value = Callable[[TrialConfig, int], float | tuple[float, ...]]
 
 
-def size_of(model: ModelConfig, shape: InputShape) -> Size:
+def size_of(model: ModelConfig, shape: InputShape) -> NetworkSize:
     """Return a size that grows with width and depth, as a real one does."""
     body = model.width * model.width * model.depth
-    return Size(params=body + 10 * model.width, params_body=body, flops=2 * body)
+    return NetworkSize(params=body + 10 * model.width, params_body=body, flops=2 * body)
 
 
 def study_of(**changes: Any) -> Study:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ablate.core.config import DatasetFacts, Size, TaskConfig, TrainableSettings
 from ablate.core.trial import TrialConfig
+from ablate.engine.models.closed_form import NetworkSize
 from ablate.engine.models.settings import InputShape, ModelConfig
 from ablate.engine.training.family import FamilySettings, family
 from ablate.engine.training.settings import TrainConfig
@@ -33,13 +34,13 @@ def with_training(config: TrialConfig, **changes: Any) -> TrialConfig:
     return replace(config, settings=family(config).model_copy(update={"training": training}))
 
 
-def measure_by(size_of: Callable[[ModelConfig, InputShape], Size]) -> Measure:
-    """Return what a search calls to measure a configuration, from a function of network and shape."""
+def measure_by(size_of: Callable[[ModelConfig, InputShape], NetworkSize]) -> Measure:
+    """Return what a search calls to measure configurations, from a function of network and shape."""
 
-    def measure(settings: TrainableSettings, facts: DatasetFacts) -> Size:
-        assert isinstance(settings, FamilySettings)
+    def measure(settings: Sequence[TrainableSettings], facts: DatasetFacts) -> Sequence[Size]:
         assert isinstance(facts, InputShape)
-        return size_of(settings.model, facts)
+        asked = [each for each in settings if isinstance(each, FamilySettings)]
+        return [size_of(each.model, facts)._asdict() for each in asked]
 
     return measure
 

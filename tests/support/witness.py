@@ -71,7 +71,13 @@ def searching(
             study.name, file_text=text, fingerprint=study.fingerprint(), seed=study.seed, holder="test"
         ) as writer,
     ):
-        search = WatchedSearch(study, writer, ledger, measure=lambda model, shape: SIZE, facts_of=lambda dataset: SHAPE)
+        search = WatchedSearch(
+            study,
+            writer,
+            ledger,
+            measure=lambda settings, facts: [SIZE] * len(settings),
+            facts_of=lambda dataset: SHAPE,
+        )
         search.home = home
         yield search
 

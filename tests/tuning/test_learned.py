@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ablate.core.config import Size
 from ablate.core.trial import TrialConfig, TrialKey, TrialState
 from ablate.engine.training.family import family
 from ablate.tuning.sampling.search_space import SearchSpace
@@ -101,7 +100,7 @@ def halves(name: str, *, stopped: bool, objectives: Any) -> list[float]:
                 study_seed=3,
                 parameters=parameters,
             ),
-            size=Size(params=100 + number, params_body=1, flops=1),
+            size={"params": 100 + number, "params_body": 1, "flops": 1},
             sampler_state={"trial": {"NSGAIISampler:generation": number // 12}, "study": {}},
             state=TrialState.PRUNED if early else TrialState.COMPLETE,
             epoch=1 if early else 10,
@@ -137,7 +136,7 @@ def ended(state: TrialState, *, value: float = 0.5, epoch: int = 3, diverged: bo
         seeds=(0,), study_seed=3, parameters=parameters,
     )  # fmt: skip
     return TrialProgress(
-        config=config, size=Size(params=1000, params_body=1, flops=1), sampler_state={}, state=state, epoch=epoch,
+        config=config, size={"params": 1000, "params_body": 1, "flops": 1}, sampler_state={}, state=state, epoch=epoch,
         means={"val_accuracy": value}, diverged=diverged,
     )  # fmt: skip
 

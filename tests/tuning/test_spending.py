@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from ablate.base.errors import StudyFileError
-from ablate.core.config import Size
 from ablate.core.trial import TrialState
 from ablate.ledger import Ledger
 from ablate.results.front.budget import gpu_hours
@@ -36,7 +35,7 @@ def ended(values: list[tuple[float, int] | None]) -> list[TrialProgress]:
     found = []
     for number, value in enumerate(values):
         accuracy, params = value or (0.99, 1)
-        size = Size(params=params, params_body=params, flops=params)
+        size = {"params": params, "params_body": params, "flops": params}
         trial = TrialProgress(
             config=new_trial(number).config, size=size, sampler_state={}, means={"val_accuracy": accuracy}
         )

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from ablate.core.config import Size
+from typing import NamedTuple
+
 from ablate.engine.models.settings import BUILT_IN, InputShape, ModelConfig
 
 SIMILARITY_MATRICES = {"separate": 2, "shared": 1, "collapsed": 1, "mirrored": 1, "cholesky": 1}
 VALUE_MATRICES = {"separate": 2, "collapsed": 1, "stacked": 0, "none": 0, "key": 1}
+
+
+class NetworkSize(NamedTuple):
+    """Trainable parameters, those without embedding and head, and FLOPs of one forward pass of one sample."""
+
+    params: int
+    params_body: int
+    flops: int
 
 
 def is_counted(config: ModelConfig, shape: InputShape) -> bool:
@@ -14,7 +23,7 @@ def is_counted(config: ModelConfig, shape: InputShape) -> bool:
     return config.builder == BUILT_IN and (not shape.source_tokens or (shape.inputs, shape.output) == ("ids", "token"))
 
 
-def size_of(config: ModelConfig, shape: InputShape) -> Size:
+def size_of(config: ModelConfig, shape: InputShape) -> NetworkSize:
     """Return parameters and forward FLOPs per sample of a network that `is_counted`, without replaced parts.
 
     FLOPs are two per multiply-add of a matrix product. Sources: paper A, Eq. 1 to 11; paper B, section 3.1.
@@ -31,7 +40,7 @@ def size_of(config: ModelConfig, shape: InputShape) -> Size:
         outside += (shape.source_features + 1) * width
         cross = 2 * (tokens + source) * width**2 + 2 * tokens * source * width
         products += _stack_products(config, source) + config.depth * cross
-    return Size(params=body + outside, params_body=body, flops=2 * products)
+    return NetworkSize(params=body + outside, params_body=body, flops=2 * products)
 
 
 def _stack_weights(config: ModelConfig, positions: int) -> int:

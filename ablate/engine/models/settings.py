@@ -188,4 +188,4 @@ class InputShape(DatasetFacts):
     def overdetermination(self, size: Size, task: TaskConfig, protocol: Protocol) -> float:
         """Return Q = K * M / P (paper A, Eq. 12): K samples are trained on, M scores per sample over all tokens."""
         per_sample = self.outputs * (self.tokens if self.output == "token" else 1)
-        return self.trained_samples(task, protocol) * per_sample / size.params
+        return self.trained_samples(task, protocol) * per_sample / size["params"]

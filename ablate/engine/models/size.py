@@ -13,9 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from ablate.base.errors import RequestError, TrialError
-from ablate.core.config import Size
 from ablate.engine.models.builder import build
-from ablate.engine.models.closed_form import is_counted, size_of
+from ablate.engine.models.closed_form import NetworkSize, is_counted, size_of
 from ablate.engine.models.settings import BUILT_IN, InputShape, ModelConfig
 from ablate.engine.models.transformer import refuse_pool
 
@@ -28,7 +27,7 @@ OUTSIDE_BODY = (
 SMALL = 10_000_000  # weights and similarities of a transformer that is built and run to be counted
 
 
-def measure(config: ModelConfig, shape: InputShape, replace: Mapping[str, Any] | None = None) -> Size:
+def measure(config: ModelConfig, shape: InputShape, replace: Mapping[str, Any] | None = None) -> NetworkSize:
     """Return parameters and forward FLOPs per sample, of a transformer of the family in closed form.
 
     Other modules, and those with replaced parts, are counted on one sample of zeros. FLOPs are those of matrix
@@ -47,7 +46,7 @@ def measure(config: ModelConfig, shape: InputShape, replace: Mapping[str, Any] |
 
 
 @lru_cache(maxsize=4096)
-def _measure(config_json: str, shape_json: str, replace_json: str) -> Size:
+def _measure(config_json: str, shape_json: str, replace_json: str) -> NetworkSize:
     config, shape = ModelConfig.model_validate_json(config_json), InputShape.model_validate_json(shape_json)
     replace = json.loads(replace_json)
     if not _is_small(config, shape):
@@ -67,7 +66,7 @@ def _is_small(config: ModelConfig, shape: InputShape) -> bool:
     return config.builder == BUILT_IN and ends + config.depth * (1 + config.pair_position) * side**2 < SMALL
 
 
-def _count(config: ModelConfig, shape: InputShape, replace: Mapping[str, Any], device: torch.device) -> Size:
+def _count(config: ModelConfig, shape: InputShape, replace: Mapping[str, Any], device: torch.device) -> NetworkSize:
     from torch.utils import flop_counter  # imports triton, which a worker does without
 
     mode: Any = flop_counter._FlopCounterMode  # torch wraps its method in one that imports torch._dynamo
@@ -83,7 +82,7 @@ def _count(config: ModelConfig, shape: InputShape, replace: Mapping[str, Any], d
             module(sample)
     sizes = {name: p.numel() for name, p in module.named_parameters() if p.requires_grad}
     body = sum(size for name, size in sizes.items() if not name.startswith(OUTSIDE_BODY))
-    return Size(params=sum(sizes.values()), params_body=body, flops=counter.get_total_flops())
+    return NetworkSize(params=sum(sizes.values()), params_body=body, flops=counter.get_total_flops())
 
 
 def zeros(shape: InputShape, *, samples: int) -> Tensor | tuple[Tensor, Tensor]:

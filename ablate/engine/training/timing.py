@@ -45,16 +45,16 @@ def seconds_per_trial(
     sample to cost a third of a trained one: the forward pass alone. Reading images from disk is not included, nor is
     the decoding of text.
     """
-    ordered = sorted(rows, key=lambda row: row[1].flops)
+    ordered = sorted(rows, key=lambda row: row[1]["flops"])
     small, middle = ordered[0], ordered[len(ordered) // 2]
     base = _seconds_per_sample(small, task, shape, data_dir, replicates)
     at_middle = base if middle is small else _seconds_per_sample(middle, task, shape, data_dir, replicates)
-    rise = max(0.0, at_middle - base) / max(1, middle[1].flops - small[1].flops)
+    rise = max(0.0, at_middle - base) / max(1, middle[1]["flops"] - small[1]["flops"])
     total = 0.0
     for settings, size in rows:
         validated = _validated(shape, task, protocol) / settings.training.report_every
         per_epoch = _samples_per_epoch(settings.training, task, shape, protocol) + FORWARD * validated
-        total += (base + rise * (size.flops - small[1].flops)) * settings.length * per_epoch
+        total += (base + rise * (size["flops"] - small[1]["flops"])) * settings.length * per_epoch
     return total / len(rows)
 
 
@@ -90,7 +90,7 @@ def _seconds_per_sample(
 def _measure(row: Paced, task: TaskConfig, shape: InputShape, data_dir: Path | None, replicates: int) -> float:
     """Return the training seconds of one sample, all replicates together."""
     settings, size = row
-    affordable = FLOPS_PER_EPOCH / (3 * max(size.flops, 1) * replicates)
+    affordable = FLOPS_PER_EPOCH / (3 * max(size["flops"], 1) * replicates)
     batch = max(min(settings.training.batch_size, BATCH, int(affordable)), min(settings.training.batch_size, 2))
     steps = min(STEPS, max(int(affordable / batch), 1))
     epochs = EPOCHS if steps == STEPS else 2

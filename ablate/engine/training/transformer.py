@@ -12,6 +12,7 @@ from ablate.base.errors import RequestError, TrialError
 from ablate.base.files import Place
 from ablate.core.config import Counted, DatasetFacts, Size, TaskConfig, TrainableSettings
 from ablate.core.registry import read_task
+from ablate.core.trainable import SizeForm
 from ablate.core.trial import Report, TrialConfig
 from ablate.engine import models, tasks
 from ablate.engine.models.settings import BUILT_IN, InputShape
@@ -53,10 +54,15 @@ class Transformer:
 
         return metric_names(tasks.load_task(task), _shape(facts))
 
-    def measure(self, settings: TrainableSettings, facts: DatasetFacts) -> Size:
-        """Return the size of the network, counted on the built module."""
-        assert isinstance(settings, FamilySettings)
-        return models.measure(settings.model, _shape(facts), settings.replace)
+    def measure(self, settings: Sequence[TrainableSettings], facts: DatasetFacts) -> Sequence[Size]:
+        """Return the sizes of the networks, in closed form or counted on the built modules."""
+        shape = _shape(facts)
+        asked = [each for each in settings if isinstance(each, FamilySettings)]
+        return [models.measure(each.model, shape, each.replace)._asdict() for each in asked]
+
+    def size_form(self) -> SizeForm:
+        """Return nothing: the settings of the family know."""
+        return SizeForm()
 
     def count_by_running(self, settings: TrainableSettings, dataset: str) -> Counted:
         """Return nothing: `measure` sizes every network."""

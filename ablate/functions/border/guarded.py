@@ -6,27 +6,30 @@ import atexit
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Unpack
 
-from ablate.base.errors import AblateError, RegistryError, TrialError
+from ablate.base.errors import AblateError, RegistryError, RequestError, TrialError
 from ablate.base.files import Place
 from ablate.core.code_version import base_trainable
-from ablate.core.config import DatasetFacts, TaskConfig, TrainableSettings
+from ablate.core.config import DatasetFacts, Size, TaskConfig, TrainableSettings
 from ablate.core.registry import import_paths
-from ablate.core.trainable import Member, Pack, load_trainable
+from ablate.core.trainable import Member, Pack, SizeForm, load_trainable
 from ablate.core.trial import Report, TrialConfig, TrialKey
 from ablate.functions.border.process import UserProcesses, error_of
 from ablate.functions.border.told import Told
 from ablate.functions.code_folder import CodeFolder
 from ablate.functions.output import OutputLog
 from ablate.functions.settings import FunctionSettings
+from ablate.functions.size import KnownSizes, Sized
 from ablate.functions.trainable import OwnTrainable
 
 if TYPE_CHECKING:
     from ablate.core.trainable import ServedNetwork, TrialContext
 
+SIZE_SECONDS = 60.0  # in which `size` has to answer a message, of which its first configuration takes most
 STOP_SECONDS = 2.0  # for the end of a user's code once the study itself is to end
 # by code version, trainable, number of processes, id of this process (a fork of it starts its own), folder, search path
 _PROCESSES: dict[tuple[object, ...], UserProcesses] = {}
@@ -203,6 +206,22 @@ def _asked(name: str, method: str, *arguments: Any, **options: Any) -> Any:
         process.show(_drop)
 
 
+def _within(seconds: float, name: str, settings: Sequence[FunctionSettings]) -> Sequence[Sized]:
+    """Return what `size` says of the first of some configurations; raise RequestError if it does not return."""
+    process = processes_for(name)
+    process.show(_drop)
+    try:
+        found: Sequence[Sized] = process.ask("call", name, "sizes", (settings,), {}, limit=lambda: seconds)
+    except TrialError as error:
+        raise RequestError(f"trainable {name!r}: size(config): {error}") from error
+    except TimeoutError:
+        raise RequestError(
+            f"trainable {name!r}: size(config) has not returned for {seconds:g} s, and its process was ended: it is"
+            " asked for hundreds of configurations, so it should build the network and nothing else"
+        ) from None
+    return found
+
+
 def _asking(method: str) -> Any:
     """Return a method that calls the trainable's method of this name in its process, and returns what that returns."""
     return lambda trainable, *arguments, **options: _asked(trainable.name, method, *arguments, **options)
@@ -256,6 +275,39 @@ class GuardedFunction(_Trained, OwnTrainable):
     def metrics(self, task: TaskConfig, facts: DatasetFacts) -> None:
         """Return None: only its reports tell what a function measures."""
 
+    _costs: frozenset[str] = frozenset()  # of the first configuration that was measured
+
+    @cached_property
+    def _sizes(self) -> KnownSizes:
+        return KnownSizes()
+
+    def measure(self, settings: Sequence[TrainableSettings], facts: DatasetFacts) -> Sequence[Size]:
+        """Return what `size(config)` says of each configuration, empty sizes without such a function.
+
+        One message asks for all that are not known yet; see `ablate.functions.size`. Raises RequestError for a fault of
+        `size`, also if it gives other costs than for other configurations, or takes longer than SIZE_SECONDS.
+        """
+        asked = [each for each in settings if isinstance(each, FunctionSettings)]
+        while new := [each for each in asked if self._sizes.find(each) is None]:
+            if not _asked(self.name, "has_size"):  # the code is imported here, for which there is no limit of time
+                return [{} for _ in settings]
+            for each, sized in zip(new, _within(SIZE_SECONDS, self.name, new), strict=False):
+                self._refuse_other_costs(each, sized)
+                self._sizes.add(each, sized)
+        return [found.size for each in asked if (found := self._sizes.find(each)) is not None]
+
+    def _refuse_other_costs(self, settings: FunctionSettings, sized: Sized) -> None:
+        costs = self._costs = self._costs or frozenset(sized.size)
+        if sized.size and costs != frozenset(sized.size):
+            raise RequestError(
+                f"trainable {self.name!r}: size(config) gives {', '.join(sized.size)} for {settings.config}, and"
+                f" {', '.join(sorted(costs))} for another configuration: return the same names for all"
+            )
+
+    def size_form(self) -> SizeForm:
+        """Return what `size` has read so far, and whether it builds networks."""
+        return self._sizes.form()
+
     describe = _asking("describe")  # what a new study file needs to know of the function: `Described`
 
 
@@ -267,6 +319,7 @@ class Guarded(_Trained):
     remarks = _asking("remarks")
     metrics = _asking("metrics")
     measure = _asking("measure")
+    size_form = _asking("size_form")
     estimate_seconds = _asking("estimate_seconds")
     group_key = _asking("group_key")
     measure_pack = _asking("measure_pack")

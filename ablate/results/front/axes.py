@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ablate.core.objectives import COST_METRICS, is_maximized, is_share
+from ablate.core.objectives import is_cost, is_maximized, is_share
 from ablate.results.rendering.drawing import rounded
 from ablate.results.rendering.numbers import compact, printable, spell_metric
 from ablate.study import Study
@@ -79,7 +79,7 @@ def objective_axis(study: Study, metric: str, values: Sequence[float]) -> Axis:
     factor = 100.0 if is_share(metric) else 1.0
     found = [factor * value for value in values if math.isfinite(value)]
     low, high = min(found), max(found)
-    if metric not in COST_METRICS:
+    if not is_cost(metric):
         maximized = is_maximized(objective)
         low, high = (
             (float(np.quantile(found, WORST)), high) if maximized else (low, float(np.quantile(found, 1 - WORST)))

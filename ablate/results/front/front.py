@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from ablate.core.objectives import COST_METRICS, Column, may_stand, on_front, on_test, quality_objective, signed
+from ablate.core.objectives import Column, is_cost, may_stand, on_front, on_test, quality_objective, signed
 from ablate.core.trial import Stage, TrialState
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def front(
 
 def cost_metric(objectives: Sequence[Objective]) -> str:
     """Return the declared cost objective, or `params` when none is declared."""
-    return next((o.metric for o in objectives if o.metric in COST_METRICS), "params")
+    return next((o.metric for o in objectives if is_cost(o.metric)), "params")
 
 
 def _cheapest_first(rows: pl.DataFrame, objectives: Sequence[Objective], stage: str) -> pl.DataFrame:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ablate.base.plain_text import counted
-from ablate.core.objectives import COST_METRICS
+from ablate.core.objectives import is_cost
 from ablate.results.front.picking import Choice, Kept, NoChoice
 from ablate.results.front.summary import compared_cells
 from ablate.results.front.tables import front_table
@@ -69,7 +69,7 @@ def _networks(among: int, word: str) -> str:
 
 
 def _interval(metric: str, interval: Interval) -> str:
-    if metric in COST_METRICS or interval.n < 2:
+    if is_cost(metric) or interval.n < 2:
         return quantity(metric, interval.mean)
     low, high = quantity(metric, interval.low), quantity(metric, interval.high)
     return f"{quantity(metric, interval.mean)} (95% interval {low} to {high}, n = {interval.n})"
@@ -79,7 +79,7 @@ def _kept_lines(kept: Kept) -> Iterator[str]:
     read = kept.limit.metric
     if read != kept.limit.asked:
         yield f"The bound on {kept.limit.asked} is read on {read}, as the front is."
-    if read in COST_METRICS:
+    if is_cost(read):
         return
     if kept.new_seed is None or kept.true_mean is None:
         yield f"{kept.limit.text}: one seed does not tell how surely a fresh training keeps it."

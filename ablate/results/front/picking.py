@@ -12,7 +12,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from ablate.base.randomness import stream
-from ablate.core.objectives import COST_METRICS, constraint_text, quality_objective, room, signed, violation
+from ablate.core.objectives import constraint_text, is_cost, quality_objective, room, signed, violation
 from ablate.results.front.assessment import values_by_seed
 from ablate.results.front.front import candidates, confirmed, metric_at, metric_values, objective_values
 from ablate.results.front.front_uncertainty import cost_ranks, draw_means
@@ -103,7 +103,7 @@ def choose(results: Results, dataset: str, asked: Sequence[Bound]) -> Choice | N
     shown = dict.fromkeys([*(metric_at(o.metric, stage) for o in objectives), *(b.metric for b in bounds)])
     last = last_reports(found.reports)
     none = last.clear()  # costs are of the whole trial
-    seeds = {metric: seed_values(none if metric in COST_METRICS else last, row, metric) for metric in shown}
+    seeds = {metric: seed_values(none if is_cost(metric) else last, row, metric) for metric in shown}
     return Choice(
         dataset=dataset,
         row=row,
@@ -157,7 +157,7 @@ def _nearest(
 def _kept(study: Study, bound: Bound, rows: pl.DataFrame, place: int, reports: pl.DataFrame) -> Kept:
     """Return how surely the network at `place` of the candidates keeps a bound."""
     found, measured = None, metric_values(rows, bound.metric)
-    if bound.metric not in COST_METRICS and reports.height:
+    if not is_cost(bound.metric) and reports.height:
         dataset, quality = str(rows["dataset"][place]), quality_objective(study.objectives)
         others = [objective for objective in study.objectives if objective is not quality]
         costs = objective_values(rows, others, str(rows["stage"][place]))

@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from ablate.base.plain_text import finite, settings_text
-from ablate.core.objectives import SIZE_COLUMNS, quality_objective
+from ablate.core.objectives import SIZE_COLUMNS, SIZE_METRICS, is_size, quality_objective
 from ablate.results.fits.fits import FORMS, CurveFit
 from ablate.results.front.assessment import Assessment, assessments
 from ablate.results.front.front import front, metric_at
@@ -136,6 +136,7 @@ def front_table(results: Results) -> pl.DataFrame:
     intervals = [interval for interval, _ in measured]
     settings = [n for n in model_settings(study) + other_settings(study) if n in rows.columns]
     kept = ["dataset", "trial", "stage", "source", "variant", *settings, *SIZE_COLUMNS]
+    kept += [name for name in own_costs(study) if name in rows.columns]
     quality = [
         pl.Series("split", ["test" if stage == "confirm" else "validation" for stage in rows["stage"]], pl.String()),
         pl.Series(name, [i.mean for i in intervals], pl.Float64()),
@@ -193,6 +194,17 @@ def _assessed(rows: pl.DataFrame, assessed: Mapping[str, Assessment]) -> list[pl
         pl.Series("verdict", [each and each.verdict for each in found], pl.String()),
         pl.Series("front_probability", chances, pl.Float64()),
     ]
+
+
+def own_costs(study: Study) -> list[str]:
+    """Return the costs of a user's `size` that the study declares, beside the sizes that every table has."""
+    declared = [*(each.metric for each in study.objectives), *(each.metric for each in study.constraints)]
+    return [name for name in dict.fromkeys(declared) if is_size(name) and name not in SIZE_METRICS]
+
+
+def cost_cells(study: Study, row: Mapping[str, Any]) -> list[str]:
+    """Return the cells of `own_costs`."""
+    return [quantity(name, row.get(name)) for name in own_costs(study)]
 
 
 def without_unknown_sizes(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[list[str], list[list[str]]]:

@@ -17,15 +17,17 @@ from ablate.results.front.findings import Findings
 from ablate.results.front.racing import racing_text
 from ablate.results.front.summary import compared_cells
 from ablate.results.front.tables import (
+    cost_cells,
     front_cells,
     front_table,
+    own_costs,
     quality_name,
     shared_settings,
     shared_text,
     without_unknown_sizes,
 )
 from ablate.results.front.uncertainty import intervals_text
-from ablate.results.rendering.numbers import DASH, printable, reach
+from ablate.results.rendering.numbers import DASH, printable, reach, spell_metric
 from ablate.results.trials.results import Results
 
 LINES = 2  # that a network's name may take before intervals are put below their means
@@ -84,9 +86,10 @@ class _Front:
         table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, expand=narrow)
         table.title, table.title_justify = Text(f"Front of {dataset}: {words}{others}"), "left"
         quality = f"{'test' if found.tested else 'validation'} {quality_name(study).replace('_', ' ')}"
-        headings = ["parameters", quality, "to the best", "P (front)", "trial"]
+        costs = [spell_metric(name) for name in own_costs(study)]
+        headings = ["parameters", *costs, quality, "to the best", "P (front)", "trial"]
         if found.assessed is None:
-            headings = ["parameters", "FLOPs", "Q", quality, "n", "trial"]
+            headings = ["parameters", "FLOPs", "Q", *costs, quality, "n", "trial"]
         headings, lines = without_unknown_sizes(["network", *headings], [*self._cells(narrow=narrow)])
         for heading in headings:
             shown = heading.replace(" ", "\n") if narrow and heading != "to the best" else heading
@@ -106,11 +109,19 @@ class _Front:
             label, params, flops, q, mean, _, n, trial = front_cells(study, row, shared)
             measured = f"{mean}{reach(name, row[name], row[f'{name}_low'], row[f'{name}_high'], row['replicates'])}"
             if self.found.assessed is None:
-                yield [label, params, flops, q, measured, n, trial]
+                yield [label, params, flops, q, *cost_cells(study, row), measured, n, trial]
                 continue
             difference, verdict, chance = compared_cells(study, row)
             if narrow:
                 measured, difference = measured.replace(" ±", "\n±"), difference.replace(" (", "\n(")
                 measured = measured.replace(" (", "\n(").replace(" seeds are too", " seeds:\ntoo")
             below = f"{difference}\n{verdict}"
-            yield [label, params, measured, verdict if difference == DASH else below, chance, trial]
+            yield [
+                label,
+                params,
+                *cost_cells(study, row),
+                measured,
+                verdict if difference == DASH else below,
+                chance,
+                trial,
+            ]

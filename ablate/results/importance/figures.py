@@ -9,7 +9,7 @@ from typing import Any
 import altair as alt
 import polars as pl
 
-from ablate.core.objectives import COST_METRICS, is_maximized, signed
+from ablate.core.objectives import is_cost, is_maximized, signed
 from ablate.results.front.axes import Axis, objective_axis, setting_axis
 from ablate.results.front.front import front, metric_values
 from ablate.results.importance.importance import Importances
@@ -42,7 +42,7 @@ def matter_figures(
     drawn = [importance_figure(dataset, objectives, labels)]
     if rows.height > 1 and labels:
         for each in study.objectives:
-            if each.metric not in COST_METRICS:
+            if not is_cost(each.metric):
                 order = next((found.order for found in objectives if found.metric == each.metric), ())
                 drawn.append(slices_figure(study, dataset, rows, each.metric, order, labels))
         drawn.append(parallel_figure(study, dataset, rows, labels))
@@ -177,7 +177,7 @@ def _slice(dataset: str, metric: str, name: str, axis: Axis, quality: Axis, poin
 
 def parallel_figure(study: Study, dataset: str, rows: pl.DataFrame, labels: Mapping[str, str]) -> Figure | None:
     """Return each trial as a line through its settings and its objectives; the front's lines are drawn above."""
-    metric = next((o.metric for o in study.objectives if o.metric not in COST_METRICS), study.objectives[0].metric)
+    metric = next((o.metric for o in study.objectives if not is_cost(o.metric)), study.objectives[0].metric)
     kept, dropped, front_trials = drawn_trials(study, rows, metric, MOST_LINES)
     if not kept.height:
         return None

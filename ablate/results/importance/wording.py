@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 
 from ablate.base.plain_text import short_name
-from ablate.core.objectives import COST_METRICS, SIZE_METRICS
+from ablate.core.objectives import is_cost, is_size
 from ablate.results.front.findings import Findings
 from ablate.results.front.front import metric_values
 from ablate.results.importance.figures import UNTOLD, matter_figures, share_text
@@ -59,7 +59,7 @@ def search_importances(found: Findings) -> tuple[Importances, ...]:
     settings = searched_values(rows, space)
     return tuple(
         noted_importances(objective.metric, found.results.events, dataset)
-        if objective.metric in SIZE_METRICS
+        if is_size(objective.metric)
         else importances(
             objective.metric,
             forecasts(rows, found.pooled.reports, dataset, objective.metric),
@@ -79,7 +79,7 @@ def forecasts(rows: pl.DataFrame, reports: pl.DataFrame, dataset: str, metric: s
     metric that is not reported, such as wall_seconds, is what the trial has.
     """
     values: list[float] = metric_values(rows, metric).tolist()
-    if metric in COST_METRICS or metric not in reports.columns:
+    if is_cost(metric) or metric not in reports.columns:
         return values
     mean = reports.filter(pl.col("dataset") == dataset).group_by("trial", "epoch").agg(pl.col(metric).mean())
     curves: dict[int, dict[int, float]] = {}

@@ -16,11 +16,13 @@ from ablate.results.front.findings import STATE_WORDS, Findings, counts_text, fi
 from ablate.results.front.racing import racing_text
 from ablate.results.front.summary import compared_cells
 from ablate.results.front.tables import (
+    cost_cells,
     fits_table,
     front_cells,
     front_table,
     network,
     other_settings,
+    own_costs,
     quality_name,
     shared_settings,
     shared_text,
@@ -31,7 +33,7 @@ from ablate.results.front.wording import dominated_text, fit_text, hypervolume_t
 from ablate.results.importance.wording import METHOD, importance_table, what_matters
 from ablate.results.rendering.drawing import Figure, safe_stem
 from ablate.results.rendering.latex import PageTable
-from ablate.results.rendering.numbers import count, printable, quantity, spell_metric
+from ablate.results.rendering.numbers import capital, count, printable, quantity, spell_metric
 from ablate.results.report.frame import Page, render_page
 from ablate.results.report.trials import described_trials
 from ablate.results.trials.pooling import NETWORK
@@ -94,7 +96,7 @@ def section(found: Findings, drawn: Sequence[Figure], matters: dict[str, Any]) -
     training = [setting for setting in other_settings(study) if setting not in shared]
     compared = found.assessed is not None
     named, cells = without_unknown_sizes(
-        headings(f"{'test' if found.tested else 'validation'}_{quality_name(study)}", compared=compared),
+        headings(study, f"{'test' if found.tested else 'validation'}_{quality_name(study)}", compared=compared),
         [row_cells(study, row, shared, compared=compared) for row in rows],
     )
     own = {
@@ -152,9 +154,10 @@ def _shown(dataset: str, front: dict[str, Any], listed: dict[str, Any]) -> dict[
     }
 
 
-def headings(quality: str, *, compared: bool) -> list[str]:
+def headings(study: Study, quality: str, *, compared: bool) -> list[str]:
     """Return the headings of the table of the front; with a comparison to the best, sizes beside parameters follow."""
-    measured = [spell_metric(quality).capitalize(), "95% interval"]
+    costs = [capital(spell_metric(name)) for name in own_costs(study)]
+    measured = [*costs, spell_metric(quality).capitalize(), "95% interval"]
     if compared:
         return ["Network", "Parameters", *measured, "To the best", "Verdict", "P(front)", "n", "FLOPs", "Q", "Trial"]
     return ["Network", "Parameters", "FLOPs", "Q", *measured, "n", "Trial"]
@@ -163,9 +166,10 @@ def headings(quality: str, *, compared: bool) -> list[str]:
 def row_cells(study: Study, row: dict[str, Any], shared: Collection[str], *, compared: bool) -> list[str]:
     """Return the cells of one network under `headings`; `shared` settings are said above the table."""
     label, params, flops, q, mean, interval, n, trial = front_cells(study, row, shared)
+    costs = cost_cells(study, row)
     if compared:
-        return [label, params, mean, interval, *compared_cells(study, row), n, flops, q, trial]
-    return [label, params, flops, q, mean, interval, n, trial]
+        return [label, params, *costs, mean, interval, *compared_cells(study, row), n, flops, q, trial]
+    return [label, params, flops, q, *costs, mean, interval, n, trial]
 
 
 def _trial_list(study: Study, found: Findings) -> dict[str, Any]:

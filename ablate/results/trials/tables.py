@@ -15,7 +15,8 @@ from ablate.base.errors import ResultsDownError
 from ablate.base.files import DiskFolder
 from ablate.base.plain_text import spreadsheet_cell
 from ablate.base.redaction import error_text
-from ablate.core.objectives import SIZE_METRICS, means
+from ablate.core.objectives import SIZE_METRICS
+from ablate.core.objectives import means as means_of
 from ablate.ledger import ReportRecord, Snapshot, TrialRecord
 from ablate.results.trials.sample_tables import SAMPLES, SAMPLES_TYPE, sample_column
 from ablate.study.space import Space, texts_of
@@ -74,13 +75,16 @@ def trials_table(snapshot: Snapshot) -> pl.DataFrame:
     """Return one row per trial, ordered by data set and number (columns: docs/tables.md).
 
     After TRIAL_COLUMNS come the parameters by dotted name, ordered by name, then the metrics: the mean over
-    replicates of the trial's last report. Null: the trial has no value; NaN: the value was not finite.
+    replicates of the trial's last report, and further costs of `size`. Null: the trial has no value; NaN: the value was
+    not finite.
     """
     trials, reports = snapshot.trials, snapshot.reports
     by_trial: dict[tuple[str, int], list[ReportRecord]] = {}
     for report in reports:
         by_trial.setdefault((report.key.dataset, report.key.number), []).append(report)
-    last = [last_means(by_trial.get((trial.key.dataset, trial.key.number), ())) for trial in trials]
+    costs = [{name: v for name, v in trial.size.items() if name not in SIZE_METRICS} for trial in trials]
+    means = [last_means(by_trial.get((trial.key.dataset, trial.key.number), ())) for trial in trials]
+    last = [{**told, **known} for told, known in zip(means, costs, strict=True)]
     rows = [_trial_row(trial) for trial in trials]
     columns = {name: pl.Series(name, [row[name] for row in rows], dtype) for name, dtype in TRIAL_COLUMNS.items()}
     for name in sorted({name for trial in trials for name in trial.config.parameters} - {"variant"}):
@@ -135,7 +139,7 @@ def cannot_write(what: str, error: OSError) -> ResultsDownError:
 def last_means(reports: Sequence[ReportRecord]) -> dict[str, float]:
     """Return each metric's mean over the replicates of the last epoch in `reports`, in order of first appearance."""
     last = max((report.epoch for report in reports), default=0)
-    return means([report.metrics for report in reports if report.epoch == last])
+    return means_of([report.metrics for report in reports if report.epoch == last])
 
 
 def _trial_row(trial: TrialRecord) -> dict[str, Any]:

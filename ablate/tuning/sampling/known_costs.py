@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from ablate.core.config import DatasetFacts, Size
-from ablate.core.objectives import SIZE_METRICS, loss, violation
+from ablate.core.config import DatasetFacts, Size, TrainableSettings
+from ablate.core.objectives import loss, violation
 from ablate.tuning.sampling.request import Known
 from ablate.tuning.sampling.search_space import SearchSpace
 from ablate.tuning.sampling.twins import Measure
@@ -33,55 +34,47 @@ class KnownCosts:
     dimensions: SearchSpace
     measure: Measure
     facts: Callable[[], DatasetFacts]
-    _losses: dict[tuple[Any, ...], tuple[float, ...] | None] = field(default_factory=dict)
+    _losses: dict[tuple[Any, ...], Sequence[float] | None] = field(default_factory=dict)
 
     def before(
         self, *, accepts: Callable[[Mapping[str, Any]], bool], fixed: Mapping[str, Any], curves: Curves
     ) -> Known:
         """Return what a sampler may ask before a suggestion."""
-        settings = self.study.kind
         return Known(
-            costs=self._by_objective,
+            costs=self.losses,
             accepts=accepts,
             learned=curves.learned,
             deciding=self._deciding,
-            distinct=AT_ONCE if settings.is_counted_at_once(self.study.given_for(self.dataset)) else BUILT,
+            distinct=AT_ONCE if self.study.is_counted_at_once(self.dataset) else BUILT,
             references=[None if o.reference is None else loss(o, o.reference) for o in self.study.objectives],
             fixed=fixed,
             curves=curves,
         )
 
-    def _by_objective(self, asked: Sequence[Mapping[str, Any]]) -> list[list[float] | None]:
-        """Return the losses of configurations by objective, NaN for a learned one, None for what cannot be trained."""
-        found: list[list[float] | None] = []
-        for sizes in map(self.losses, asked):
-            own = None if sizes is None else iter(sizes)
-            known = [o.metric in self.study.counted for o in self.study.objectives]
-            found.append(None if own is None else [next(own) if each else math.nan for each in known])
-        return found
+    def losses(self, asked: Sequence[Mapping[str, Any]]) -> list[Sequence[float] | None]:
+        """Return the losses of configurations by objective, NaN for a learned one.
 
-    def losses(self, inner: Mapping[str, Any]) -> tuple[float, ...] | None:
-        """Return the losses of the objectives that are sizes, or None if the configuration cannot be trained."""
+        None stands for a configuration that cannot be trained, or that breaks a constraint. All networks that are not
+        known yet are measured at once.
+        """
         if not self._is_asked:
-            return ()
-        key = tuple(inner.get(name) for name in self._deciding)
-        if key not in self._losses:
-            parameters = self.dimensions.decode(inner)
-            try:
-                size = self.measure(self.study.settings_of(self.dataset, parameters), self.facts())
-            except ValidationError:  # perhaps of other settings than those that decide
-                return None
-            assert size is not None
-            kept = broken_bound(self.study, size) is None
-            sizes = [o for o in self.study.objectives if o.metric in SIZE_METRICS]
-            self._losses[key] = tuple(loss(o, float(getattr(size, o.metric))) for o in sizes) if kept else None
-        return self._losses[key]
+            return [[math.nan] * len(self.study.objectives) for _ in asked]
+        keys = [tuple(inner.get(name) for name in self._deciding) for inner in asked]
+        new: dict[tuple[Any, ...], TrainableSettings] = {}
+        for key, inner in zip(keys, asked, strict=True):
+            if key not in self._losses and key not in new:
+                with suppress(ValidationError):  # perhaps of other settings than those that decide
+                    new[key] = self.study.settings_of(self.dataset, self.dimensions.decode(inner))
+        for key, size in zip(new, self.measure([*new.values()], self.facts()) if new else (), strict=True):
+            known = [loss(o, float(size.get(o.metric, math.nan))) for o in self.study.objectives]
+            self._losses[key] = known if broken_bound(self.study, size) is None else None
+        return [self._losses.get(key) for key in keys]
 
     @cached_property
     def _deciding(self) -> tuple[str, ...]:
         """The settings that may change a size, if the study asks for one that its trainable tells before training."""
         names = self.dimensions.distributions if self._is_asked else ()
-        return tuple(name for name in names if self.study.is_architecture(name))
+        return tuple(name for name in names if self.study.decides_size(name))
 
     @cached_property
     def _is_asked(self) -> bool:
@@ -89,7 +82,7 @@ class KnownCosts:
         return bool(set(asked) & set(self.study.counted))
 
 
-def broken_bound(study: Study, size: Size | None) -> Constraint | None:
+def broken_bound(study: Study, size: Size) -> Constraint | None:
     """Return the first constraint on a size that `size` violates, or None."""
-    bounds = [] if size is None else [each for each in study.constraints if each.metric in SIZE_METRICS]
-    return next((each for each in bounds if violation(each, float(getattr(size, each.metric))) > 0), None)
+    bounds = (each for each in study.constraints if each.metric in size)
+    return next((each for each in bounds if violation(each, float(size[each.metric])) > 0), None)

@@ -188,7 +188,7 @@ class Suggester:
         epoch = max(1, round(seen["share"] * config.epochs))
         trial = TrialProgress(
             config=config,
-            size=None,
+            size={},
             sampler_state={"trial": OBSERVED.get(self.study.sampler.name, {})},
             state=TrialState(seen["state"]),
             epoch=epoch,
@@ -311,7 +311,7 @@ class Suggester:
             return str(error.errors()[0]["msg"]).removeprefix("Value error, ")
         if once and self._configuration(parameters.get(VARIANT), settings) in self._seen:
             return None
-        size = self.measure(settings, self.facts())
+        [size] = self.measure([settings], self.facts())
         if (broken := broken_bound(self.study, size)) is not None:
             return f"of the constraint {constraint_text(broken)}"
         return NewTrial(config=self._trial(number, parameters, settings), size=size, facts=self.facts())

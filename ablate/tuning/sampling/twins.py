@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from ablate.study import VARIANT
 if TYPE_CHECKING:
     from ablate.study import Study
 
-Measure = Callable[[TrainableSettings, DatasetFacts], Size | None]
+Measure = Callable[[Sequence[TrainableSettings], DatasetFacts], Sequence[Size]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,9 +93,10 @@ class TwinSizes:
         """Return the parameters of a network, counted on the built module or by running the user's function."""
         key = settings.model_dump_json()
         if key not in self._counts:
-            size = self.measure(settings, self.facts())
+            [size] = self.measure([settings], self.facts())
             running = load_trainable(self.study.trainable).count_by_running
-            self._counts[key] = running(settings, self.dataset).params if size is None else size.params
+            known = "params" in size
+            self._counts[key] = int(size["params"]) if known else running(settings, self.dataset).params
         return self._counts[key]
 
     def _fault(self, rule: str) -> RequestError:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ablate.base.spending import spend
-from ablate.core.objectives import COST_METRICS, may_stand, mean, on_test, signed
+from ablate.core.objectives import is_cost, may_stand, mean, on_test, signed
 from ablate.core.trial import CONFIRM_SEED_BASE, TrialState
 from ablate.tuning.stages.front_probability import SeedMeans, domination_bounds, pool_seeds
 from ablate.tuning.state.trial_progress import TrialProgress
@@ -134,7 +134,7 @@ def plan_round(study: Study, trials: Sequence[TrialProgress], race: Race) -> Rou
     budget, spent = budget_of(study) or 0, spent_seeds(trials)
     decided, wanted = dict(race.decided), list[int]()
     if those:
-        means = pool_seeds([c.losses for c in those], [o.metric not in COST_METRICS for o in study.objectives])
+        means = pool_seeds([c.losses for c in those], [not is_cost(o.metric) for o in study.objectives])
         for place, on in decide(means, spend(ERROR_RATE, number)).items():
             decided.setdefault(those[place].number, on)
         open_places = [i for i, c in enumerate(those) if c.number not in decided]
@@ -181,7 +181,7 @@ def most_uncertain(means: SeedMeans, places: Sequence[int]) -> list[int]:
 
 def _values(metric: str, members: Sequence[TrialProgress]) -> list[float]:
     """Return a metric on the test split, one value per seed; a cost is the same for all seeds."""
-    if metric in COST_METRICS:
+    if is_cost(metric):
         return [members[0].metric(metric) for trial in members for _ in trial.config.seeds]
     nan = float("nan")
     return [float(row.get(on_test(metric), nan)) for trial in members for row in trial.replicates]

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ablate.core.config import Size
-from ablate.core.objectives import SIZE_METRICS, means
+from ablate.core.objectives import means
 from ablate.core.trial import Decision, Report, TrialConfig, TrialKey, TrialState
 from ablate.ledger import EventRecord, ReportRecord, TrialRecord
 
@@ -28,7 +28,7 @@ class TrialProgress:
     """
 
     config: TrialConfig
-    size: Size | None
+    size: Size
     sampler_state: Mapping[str, Any]
     state: TrialState = TrialState.WAITING
     attempt: int = 0
@@ -129,10 +129,10 @@ def steps(records: Iterable[ReportRecord], events: Iterable[EventRecord]) -> lis
     return [found[rowid] for rowid in sorted(found)]
 
 
-def metric_of(name: str, *, means: Mapping[str, float], size: Size | None, wall_seconds: float) -> float:
+def metric_of(name: str, *, means: Mapping[str, float], size: Size, wall_seconds: float) -> float:
     """Return the metric `name` of a study file, NaN if it is not known."""
-    if name in SIZE_METRICS and size is not None:
-        return float(getattr(size, name))
+    if name in size:
+        return float(size[name])
     return wall_seconds if name == "wall_seconds" else means.get(name, math.nan)
 
 

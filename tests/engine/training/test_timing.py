@@ -38,7 +38,7 @@ def seconds(rows: list[Paced], task: TaskConfig, shape: InputShape = SHAPE, **ch
 def test_every_kind_of_task_is_timed_without_its_data(name: str, tmp_path: Path) -> None:
     task = entry(task=name)
     shape = load_task(task).shape(tmp_path)
-    row = paced(SMALL, TrainConfig(batch_size=2), measure(SMALL, shape))
+    row = paced(SMALL, TrainConfig(batch_size=2), measure(SMALL, shape)._asdict())
     assert 0 < seconds([row], task, shape, data_dir=tmp_path) < 1e6
 
 
@@ -77,12 +77,12 @@ def test_a_trial_takes_the_time_of_its_samples_and_of_its_operations(
 
     A validated sample, of which only the forward pass is computed, takes a third of that.
     """
-    monkeypatch.setattr(pace, "_seconds_per_sample", lambda row, *_: 10 + row[1].flops / 1e6)
+    monkeypatch.setattr(pace, "_seconds_per_sample", lambda row, *_: 10 + row[1]["flops"] / 1e6)
     rows = [
         paced(
             SMALL,
             TrainConfig(epochs=epochs, **training),
-            Size(params=1, params_body=1, flops=round(1e6 * millions)),
+            {"params": 1, "params_body": 1, "flops": round(1e6 * millions)},
         )
         for epochs, millions in ((3, 5), (1, 1), (2, 2))
     ]
@@ -95,7 +95,7 @@ def test_a_network_on_one_shape_is_timed_once_whatever_the_task(monkeypatch: pyt
     timed: list[int] = []
     monkeypatch.setattr(pace, "_known", {})
     monkeypatch.setattr(pace, "_measure", lambda row, task, shape, *_: timed.append(shape.tokens) or 1.0)
-    row = paced(ModelConfig(), TrainConfig(), Size(params=1, params_body=1, flops=1))
+    row = paced(ModelConfig(), TrainConfig(), {"params": 1, "params_body": 1, "flops": 1})
     for name, length in (("reverse", 16), ("sort", 16), ("reverse", 64)):
         task = entry(task=name, length=length)
         shape = load_task(task).shape(None)

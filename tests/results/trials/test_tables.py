@@ -75,9 +75,9 @@ def test_trials_table_holds_what_the_ledger_was_given(filled: Ledger) -> None:
     assert table["attempt"].to_list() == [0, 1, 1, 1, 0, 0]
     assert table["wall_seconds"].to_list() == [0.0, 3.0, 3.0, 2.0, 0.0, 0.0]
     assert table["error"].to_list() == [None, None, "diverged", None, None, None]
-    assert table["params"].to_list() == [None] + [SIZE.params] * 5
+    assert table["params"].to_list() == [None] + [SIZE["params"]] * 5
     held_out = 144  # a tenth of 1437 samples
-    q = (SHAPE.train_samples - held_out) * SHAPE.outputs / SIZE.params  # paper A, Eq. 12
+    q = (SHAPE.train_samples - held_out) * SHAPE.outputs / SIZE["params"]  # paper A, Eq. 12
     assert table["q"].to_list() == [None] + [q] * 5
 
 

@@ -13,8 +13,9 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 
-from ablate.core.config import DatasetFacts, Size
+from ablate.core.config import DatasetFacts
 from ablate.core.trial import TrialConfig, TrialState
+from ablate.engine.models.closed_form import NetworkSize
 from ablate.engine.models.settings import InputShape, ModelConfig
 from ablate.engine.training.family import family
 from ablate.study import Study, parse_study
@@ -298,7 +299,7 @@ def test_a_bound_on_the_size_of_ones_own_network_is_learned(sampler: str) -> Non
         "objectives: [{metric: val_loss, direction: minimize}]\nconstraints: [params <= 300]\nconfirm: null\n"
         f"sampler: {{name: {sampler}}}\nscheduler: {{name: none}}\n"
     )
-    suggester = Suggester(study=study, dataset="data", measure=lambda *_: None, facts=DatasetFacts)
+    suggester = Suggester(study=study, dataset="data", measure=lambda many, _: [{}] * len(many), facts=DatasetFacts)
     found = []
     for number in range(40):
         new = suggester.suggest(number)
@@ -427,7 +428,7 @@ def test_networks_that_must_be_built_are_counted_a_few_for_each_suggestion() -> 
     """A builder of one's own has no closed form: at most 16 networks of each kind of candidate are built."""
     measured: list[int] = []
 
-    def count(model: ModelConfig, shape: InputShape) -> Size:
+    def count(model: ModelConfig, shape: InputShape) -> NetworkSize:
         measured.append(model.width)
         return size_of(model, shape)
 

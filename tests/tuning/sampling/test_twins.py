@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,14 +42,14 @@ compare: {baseline: complete, twin: {setting: config.width}}
 
 
 def sized(study: Study, measured: Any = None) -> TwinSizes:
-    def own(settings: Any, facts: Any) -> Size:
-        return measure(settings.model, SHAPE)
+    def own(many: Sequence[Any], facts: Any) -> list[Size]:
+        return [measure(settings.model, SHAPE)._asdict() for settings in many]
 
     return TwinSizes(study=study, dataset=study.labels[0], measure=measured or own, facts=lambda: SHAPE)
 
 
-def counted(params: int | None) -> Size | None:
-    return None if params is None else Size(params=params, params_body=params, flops=1)
+def counted(params: int | None) -> Size:
+    return {} if params is None else {"params": params}
 
 
 @pytest.mark.parametrize("part", ["mlp", "value"])
@@ -98,8 +99,8 @@ def test_a_setting_of_a_function_is_bisected(target: int, width: int) -> None:
     """The size is width squared; 1140.5 is half-way between 33 and 34 squared, rounded to the nearest."""
     study = parse_study(OWN)
 
-    def measured(settings: Any, facts: Any) -> Size | None:
-        return counted(target if settings.config.get("gate") is False else settings.config["width"] ** 2)
+    def measured(many: Sequence[Any], facts: Any) -> list[Size]:
+        return [counted(target if s.config.get("gate") is False else s.config["width"] ** 2) for s in many]
 
     assert sized(study, measured).settings_of({"variant": "twin-of-without-gate"}).config == {"width": width}
 
@@ -107,10 +108,11 @@ def test_a_setting_of_a_function_is_bisected(target: int, width: int) -> None:
 def test_widths_that_cannot_be_built_are_passed_over() -> None:
     study = parse_study(OWN)
 
-    def measured(settings: Any, facts: Any) -> Size | None:
-        width = settings.config["width"]
-        possible = width % 8 == 0
-        return counted(500 if settings.config.get("gate") is False else width**2 if possible else None)
+    def measured(many: Sequence[Any], facts: Any) -> list[Size]:
+        return [counted(params(s.config["width"], s.config.get("gate"))) for s in many]
+
+    def params(width: int, gate: bool | None) -> int | None:
+        return 500 if gate is False else width**2 if width % 8 == 0 else None
 
     found = {width: abs(width**2 - 500) for width in range(8, 40, 8)}
     with pytest.MonkeyPatch.context() as patch:
@@ -130,7 +132,7 @@ class _Unsized:
 def test_a_size_that_is_not_known_and_one_that_is_no_smaller_are_faults(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ablate.tuning.sampling.twins.load_trainable", lambda name: _Unsized)
     with pytest.raises(RequestError, match="sizes of its networks are not known before training"):
-        sized(parse_study(OWN), lambda settings, facts: None).check()
+        sized(parse_study(OWN), lambda many, facts: [{} for _ in many]).check()
     every = parse_study(FILE.replace("twin: [mlp, value]", "twin: true"))
     with pytest.raises(RequestError, match=r"without-position has [\d,]+ parameters and the complete network [\d,]+"):
         sized(every).check()
