@@ -173,8 +173,9 @@ def search(
     `train` is `train(config, run)`, or its import path (docs/functions.md). A function of a notebook or of the script
     that runs is written to `RUNS/NAME/code/` with all that it uses. `space` has a value or a range for each name that
     the function reads, `objectives` are texts such as "max val_accuracy", "min params log" or "min val_loss best": then
-    the best report of a trial counts, not the last one. `options` are those of `ablate search`: `executor="local"`, `gpus=8`, `storage=...`, `tracker="none"`, and the others. The
-    same call continues a study. Raises AblateError, as the command does.
+    the best report of a trial counts, not the last one. `options` are those of `ablate search`: `executor="local"`,
+    `gpus=8`, `storage=...`, `tracker="none"`, and the others. The same call continues a study. Raises AblateError, as
+    the command does.
     """
     asked = RunOptions(runs_dir=Path(runs_dir), **options)
     content: dict[str, Any] = {"study": name, "seed": seed, "trainable": "", "config": dict(space or {})}

@@ -119,7 +119,9 @@ class BestReport:
 def counted_place(best: BestReport | None, reports: Iterable[Mapping[str, float]]) -> int:
     """Return the place of the report that counts, of the means of a trial's reports in their order; -1 for the last."""
     place, before = -1, math.nan
-    for index, found in enumerate(reports if best is not None else ()):
+    if best is None:
+        return place
+    for index, found in enumerate(reports):
         value = found.get(best.metric, math.nan)
         if best.replaces(value, before):
             place, before = index, value

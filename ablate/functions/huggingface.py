@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from transformers import EarlyStoppingCallback, TrainerCallback
+from transformers import TrainerCallback
 
 from ablate.base.errors import TrialError
 from ablate.functions.keeping import GlobalRandomness
@@ -47,14 +47,14 @@ def fit(run: Run, trainer: Any, *, names: Mapping[str, str] | None = None) -> No
         raise TrialError("give TrainingArguments eval_strategy='epoch', or 'steps' with a whole number of eval_steps")
     steps = run.length * int(args.eval_steps) if args.eval_strategy == "steps" else -1
     args.num_train_epochs, args.max_steps, args.save_steps = run.length, steps, args.eval_steps or args.save_steps
-    args.save_strategy, args.save_only_model, args.save_total_limit = args.eval_strategy, False, 2
-    args.output_dir, args.seed = str(run.folder), run.seed
+    args.save_strategy, args.save_only_model = args.eval_strategy, False
+    args.save_total_limit = 3 if args.load_best_model_at_end else 2  # the two newest, and the best one
+    args.output_dir, args.seed, args.restore_callback_states_from_checkpoint = str(run.folder), run.seed, True
     kept = run.keep(model=trainer.model, checkpoint="")
     if kept.checkpoint and not (run.folder / kept.checkpoint).is_dir():  # the folder did not outlive its machine
         run.start_over()
         kept.checkpoint = ""
     run.begin()
     run.seed_globals("order")  # the Trainer derives its order of samples from it
-    trainer.remove_callback(EarlyStoppingCallback)
     trainer.add_callback(Reports(run, kept, names or {}))
     trainer.train(resume_from_checkpoint=str(run.folder / kept.checkpoint) if kept.checkpoint else None)

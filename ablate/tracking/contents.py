@@ -208,15 +208,16 @@ def report_points(reports: Sequence[ReportRecord]) -> list[Point]:
 def counted_points(record: TrialRecord, reports: Sequence[ReportRecord]) -> list[Point]:
     """Return the metrics of the report that counts as the last point of each, if an earlier one than the last counts.
 
-    A tracker shows the last point as the run's value. `reports` are all of a trial; only one that is COMPLETE or PRUNED has a value.
+    A tracker shows the last point as the run's value. `reports` are all of a trial; none is returned for one that is
+    neither COMPLETE nor PRUNED.
     """
-    counted = (
-        counted_reports(record.config, reports) if record.state in (TrialState.COMPLETE, TrialState.PRUNED) else []
-    )
+    valued = record.state in (TrialState.COMPLETE, TrialState.PRUNED)
+    counted = counted_reports(record.config, reports) if valued else []
     if not counted or counted[0].epoch == reports[-1].epoch:
         return []
-    at = {"step": reports[-1].epoch, "timestamp": milliseconds(record.finished_at or reports[-1].created_at) + 1}
-    return [replace(point, **at) for point in report_points(counted) if point.key != "wall_seconds"]
+    step, when = reports[-1].epoch, milliseconds(record.finished_at or reports[-1].created_at) + 1
+    points = (point for point in report_points(counted) if point.key != "wall_seconds")
+    return [replace(point, step=step, timestamp=when) for point in points]
 
 
 def final_objectives(study: Study, record: TrialRecord, reports: Sequence[ReportRecord]) -> list[tuple[str, float]]:

@@ -103,11 +103,11 @@ class Counted:
             self.epoch, self._value = report.epoch, self._mean(report.metrics)
             self._held = held if self._place is None else None
 
-    def state(self, attempt: int) -> Any:
-        """Return the checkpoint of the report that counts, or what was held; raise CheckpointError."""
+    def state(self, attempt: int, epoch: int) -> Any:
+        """Return the checkpoint of the report that counts, after `epoch`, or what was held; raise CheckpointError."""
         if self._place is None:
             return self._held
-        return checkpoint.read(self._place, CheckpointId(attempt=attempt, epoch=self.epoch or 0).name)
+        return checkpoint.read(self._place, CheckpointId(attempt=attempt, epoch=epoch).name)
 
     def _mean(self, metrics: Sequence[Mapping[str, float]]) -> float:
         assert self._best is not None
@@ -221,10 +221,11 @@ class TrainingProgress:
 
         Raises CheckpointError, and CheckpointDownError if the checkpoints cannot be read.
         """
-        if self.counted.is_replaced(metrics):
+        epoch = self.counted.epoch
+        if epoch is None or self.counted.is_replaced(metrics):
             yield
             return
-        layout, now, best = self.replicas.layout, self._tensors(), self.counted.state(self.attempt)
+        layout, now, best = self.replicas.layout, self._tensors(), self.counted.state(self.attempt, epoch)
         layout.restore(self.replicas.state, best.tensors if isinstance(best, Checkpoint) else best)
         try:
             yield

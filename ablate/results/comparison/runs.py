@@ -28,7 +28,8 @@ class Runs:
     """The trials of a design, one position each, with the report of every seed that counts.
 
     `table` is the trials table, `last` the rows of each trial's report that counts with their `place` and
-    `of_complete`; `final` and `diverged` say what a seed's training ended with. `counted` is what a diverged seed counts as, by metric (`compare.diverged`).
+    `of_complete`; `final` and `diverged` say what a seed's training ended with. `counted` is what a diverged seed
+    counts as, by metric (`compare.diverged`).
     """
 
     table: pl.DataFrame
