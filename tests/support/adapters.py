@@ -59,8 +59,8 @@ def by_xgboost(config: Any, run: Any) -> None:
     parts = [xgboost.DMatrix(x[i::2].copy(), label=y[i::2]) for i in range(2)]
     given = {"max_depth": 3, "eta": 0.3, "nthread": 1, **config}
     evals = [(parts[0], "train"), (parts[1], "val")]  # early stopping is by the last one
-    rounds, stops = given.pop("rounds", 3), given.pop("stops", None)
-    fit(run, given, parts[0], rounds=rounds, evals=evals, verbose_eval=False, early_stopping_rounds=stops)
+    stops = given.pop("stops", None)
+    fit(run, given, parts[0], rounds=3, evals=evals, verbose_eval=False, early_stopping_rounds=stops)
 
 
 def by_lightgbm(config: Any, run: Any) -> None:
@@ -73,9 +73,9 @@ def by_lightgbm(config: Any, run: Any) -> None:
     parts = [lightgbm.Dataset(x[i::2].copy(), label=y[i::2]) for i in range(2)]
     given = {"bagging_fraction": 0.6, "bagging_freq": 1, "feature_fraction": 0.6, "num_leaves": 5, "num_threads": 1}
     given |= config
-    rounds, stops = given.pop("rounds", 3), given.pop("stops", None)
+    stops = given.pop("stops", None)
     callbacks = [lightgbm.early_stopping(stops, verbose=False)] if stops else []
-    fit(run, given, parts[0], rounds=rounds, valid_sets=[parts[1]], valid_names=["val"], callbacks=callbacks)
+    fit(run, given, parts[0], rounds=3, valid_sets=[parts[1]], valid_names=["val"], callbacks=callbacks)
 
 
 def by_trainer(config: Any, run: Any) -> None:
@@ -266,9 +266,14 @@ def differences(form: str) -> Iterator[str]:
                     yield f"paused at {asks}"
 
 
+def of_library(library: str) -> dict[str, Any]:
+    """Return the length and the test of a trial."""
+    return {"epochs": LATER, "test": TESTS[library]}
+
+
 def counted(library: str) -> Iterator[str]:
     """Yield what is wrong with the best report of a trial that overfits: its test, also after a kill at any report."""
-    form, metric, how = OVERFITTING[library], f"val_{MEASURED[library]}", {"epochs": LATER, "test": TESTS[library]}
+    form, metric, how = OVERFITTING[library], f"val_{MEASURED[library]}", of_library(library)
     fields = {"stage": "confirm", "best": BestReport(metric=metric, direction="minimize")}
     with tempfile.TemporaryDirectory() as name:
         whole = list(reports(form, SEEDS, Path(name) / "whole", fields=fields, **how))
@@ -295,7 +300,7 @@ def counted(library: str) -> Iterator[str]:
 
 def stopping(library: str) -> Iterator[str]:
     """Yield what is wrong with a trial whose library stops it early: the end, a kill at any report, and the test."""
-    form, metric, how = STOPPING[library], f"val_{MEASURED[library]}", {"epochs": LATER, "test": TESTS[library]}
+    form, metric, how = STOPPING[library], f"val_{MEASURED[library]}", of_library(library)
     confirm = {"stage": "confirm"}
     with tempfile.TemporaryDirectory() as name:
         whole = list(reports(form, SEEDS, Path(name) / "whole", fields=confirm, **how))

@@ -150,12 +150,12 @@ def collect(results: Results) -> Runs:
     """
     study, trials, reports = results.study, results.trials, results.reports
     ended = {name: pl.col(name).any().over("dataset", "trial", "replicate") for name in ("final", "diverged")}
-    reports = reports.with_columns(**ended, _later=ended["diverged"] & ~pl.col("diverged"))
     lost = [~pl.col(m).is_finite() for m in study.compared.diverged if m in reports.columns]
-    if lost:  # a seed without a finite value of a metric of `compare.diverged` has diverged
-        lacks = pl.col("final") & pl.col("counts") & pl.any_horizontal(lost).fill_null(False)
+    if lost:  # a seed without a finite value of a metric of `compare.diverged` at its end has diverged
+        lacks = pl.col("counts") & ended["final"] & pl.any_horizontal(lost).fill_null(False)
         reports = reports.with_columns(pl.col("diverged") | lacks)
     trials, reports = pooled(trials, reports)
+    reports = reports.with_columns(**ended, _later=ended["diverged"] & ~pl.col("diverged"))
     names = [name for name in study.space.names() if name != VARIANT and name in trials.columns]
     key = pl.struct(names).struct.json_encode() if names else pl.lit("")
     own = trials.filter(pl.col("stage") == "search", pl.col("source").is_null(), pl.col("dataset").is_in(study.labels))
