@@ -75,15 +75,14 @@ def fit(
         logging.getLogger(name).setLevel(logging.WARNING)  # lines that would repeat each epoch
     memory = _Memory(trainer.strategy.checkpoint_io, model)
     trainer.strategy.checkpoint_io = memory
-    trainer.fit_loop.max_epochs, trainer.fit_loop.min_epochs = run.length, 0
-    callback, stopped = import_module(f"{root}.callbacks").LambdaCallback, list[bool]()
-    trainer.callbacks.insert(0, _keyed(callback, run))
-    trainer.callbacks.append(_one_epoch(callback, stopped))
+    fewest, trainer.fit_loop.min_epochs = trainer.fit_loop.min_epochs or 0, 0
+    trainer.callbacks.insert(0, _one_epoch(import_module(f"{root}.callbacks").LambdaCallback, run))
     run.keep(model=model, trainer=memory)
     for epoch in run.epochs():
         if memory.state.get(STOPPED):
             return
         run.seed_globals("start")  # the same split and the same order of set-up in each epoch
+        trainer.fit_loop.max_epochs = run.length  # of the schedules, which are set up before the epoch
         if memory.state:
             trainer.num_sanity_val_steps = 0  # the first epoch has done it
         try:
@@ -94,7 +93,7 @@ def fit(
         if trainer.current_epoch != epoch:
             raise TrialError(f"the Trainer has done {trainer.current_epoch} epochs where {epoch} were due")
         trainer.save_checkpoint(NAME)
-        memory.state = {**memory.state, STOPPED: stopped[-1]}
+        memory.state = {**memory.state, STOPPED: trainer.should_stop and epoch >= fewest}
         yield _metrics(trainer, names or {}, epoch)
 
 
@@ -124,20 +123,15 @@ def _metrics(trainer: Any, names: Mapping[str, str], epoch: int) -> dict[str, fl
     raise TrialError(f"epoch {epoch} logged {logged_names}, which is no metric: {hint}")
 
 
-def _keyed(callback: Any, run: Run) -> Any:
-    """Return a callback that keys the random numbers of an epoch, and pauses between batches."""
+def _one_epoch(callback: Any, run: Run) -> Any:
+    """Return a callback that keys the random numbers of an epoch, ends the fit after it, and pauses between batches."""
+
+    def start(trainer: Any, module: Any) -> None:
+        run.seed_globals("epoch", run.epoch)
+        trainer.fit_loop.max_epochs = run.epoch
+
     return callback(
         on_fit_start=lambda trainer, module: run.seed_globals("loaders", run.epoch),  # seeds of a loader's workers
-        on_train_epoch_start=lambda trainer, module: run.seed_globals("epoch", run.epoch),
+        on_train_epoch_start=start,
         on_train_batch_start=lambda *_: run.pause_if_asked(),
     )
-
-
-def _one_epoch(callback: Any, stopped: list[bool]) -> Any:
-    """Return a callback that ends the fit after an epoch, and notes whether another one has ended the training."""
-
-    def stop(trainer: Any, module: Any) -> None:
-        stopped.append(trainer.should_stop)
-        trainer.should_stop = True
-
-    return callback(on_train_epoch_end=stop)
