@@ -24,9 +24,7 @@ UNSEEN = "training not seen"  # the constraint that a stopped trial violates for
 class TrialProgress:
     """A trial's progress; `means` average the `replicates` of the report that counts (`is_counted`).
 
-    `decisions` and `seconds` are by epoch.
-
-    `attempt` counts how often it was handed out, over all drivers. `gpu_seconds` are its seconds times its GPUs.
+    `decisions` and `seconds` are by epoch. `attempt` counts how often it was handed out, over all drivers. `gpu_seconds` are its seconds times its GPUs.
     """
 
     config: TrialConfig
