@@ -172,9 +172,10 @@ def search(
 
     `train` is `train(config, run)`, or its import path (docs/functions.md). A function of a notebook or of the script
     that runs is written to `RUNS/NAME/code/` with all that it uses. `space` has a value or a range for each name that
-    the function reads, `objectives` are texts such as "max val_accuracy", "min params" or "min params log". `options`
-    are those of `ablate search`: `executor="local"`, `gpus=8`, `storage=...`, `tracker="none"`, and the others. The
-    same call continues a study. Raises AblateError, as the command does.
+    the function reads, `objectives` are texts such as "max val_accuracy", "min params log" or "min val_loss best": then
+    the best report of a trial counts, not the last one. `options` are those of `ablate search`: `executor="local"`,
+    `gpus=8`, `storage=...`, `tracker="none"`, and the others. The same call continues a study. Raises AblateError, as
+    the command does.
     """
     asked = RunOptions(runs_dir=Path(runs_dir), **options)
     content: dict[str, Any] = {"study": name, "seed": seed, "trainable": "", "config": dict(space or {})}
@@ -271,6 +272,8 @@ def _path(train: Callable[..., Any] | str, folder: Path) -> str:
 
 def _objective(text: str) -> dict[str, Any]:
     words = text.split()
-    if len(words) not in (2, 3) or words[0] not in DIRECTIONS or words[2:] not in ([], ["log"]):
-        raise RequestError(f"objective {text!r}: write 'max METRIC', 'min METRIC' or 'min METRIC log'")
-    return {"metric": words[1], "direction": DIRECTIONS[words[0]]} | ({"log": True} if words[2:] else {})
+    further = words[2:]
+    if len(words) < 2 or words[0] not in DIRECTIONS or sorted({"best", "log"} & {*further}) != sorted(further):
+        raise RequestError(f"objective {text!r}: write 'max METRIC' or 'min METRIC', then 'log', 'best', both or none")
+    found = {"metric": words[1], "direction": DIRECTIONS[words[0]]}
+    return found | ({"log": True} if "log" in further else {}) | ({"read": "best"} if "best" in further else {})

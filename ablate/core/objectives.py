@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeVar
 
 from ablate.base.plain_text import counted, metric_name_fault
 
@@ -124,6 +125,39 @@ def means(replicates: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return the mean of every metric that a replicate reported, in order of first appearance (see `mean`)."""
     names = dict.fromkeys(name for metrics in replicates for name in metrics)
     return {name: mean(metrics.get(name) for metrics in replicates) for name in names}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BestReport:
+    """The metric of the objective with `read: best`: a trial's best report of it counts, instead of its last one."""
+
+    metric: str
+    direction: Literal["maximize", "minimize"]
+
+    def replaces(self, value: float, before: float) -> bool:
+        """Return whether a report counts from now on, given its mean of `metric` and that of the one that counted.
+
+        Of equal reports the first counts, and the last one as long as no value is finite.
+        """
+        better = value > before if self.direction == "maximize" else value < before
+        return not math.isfinite(before) or (math.isfinite(value) and better)
+
+
+def counted_place(best: BestReport | None, reports: Iterable[Mapping[str, float]]) -> int:
+    """Return the place of the report that counts, of the means of a trial's reports in their order; -1 for the last."""
+    place, before = -1, math.nan
+    if best is None:
+        return place
+    for index, found in enumerate(reports):
+        value = found.get(best.metric, math.nan)
+        if best.replaces(value, before):
+            place, before = index, value
+    return place
+
+
+def with_test(counted: Mapping[str, float], last: Mapping[str, float]) -> dict[str, float]:
+    """Return the metrics of the report that counts, with those of the test split: the last report has them."""
+    return {**counted, **{name: value for name, value in last.items() if name.startswith("test_")}}
 
 
 def is_maximized(objective: ObjectiveLike) -> bool:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Literal
 
 from ablate.base.files import Place, below
 from ablate.core.config import Protocol, TaskConfig, TrainableSettings
-from ablate.core.objectives import mean
+from ablate.core.objectives import BestReport, mean
 from ablate.core.registry import FAMILY, read_task, trainable_settings
 
 Stage = Literal["tune", "search", "confirm"]
@@ -67,7 +67,8 @@ class TrialConfig:
     """Everything that training needs; picklable, JSON-able, and free of torch and ray.
 
     `parameters` are the values the sampler chose, by dotted name (`model.width`); `settings` are complete.
-    `seeds` holds one seed per replicate. `study_seed` keys every stream together with them.
+    `seeds` holds one seed per replicate. `study_seed` keys every stream together with them. `best` says which report
+    counts; without it, the last one does.
     """
 
     key: TrialKey
@@ -81,6 +82,7 @@ class TrialConfig:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     variant: str | None = None
     source: int | None = None  # the search trial that it confirms, or to which it gives further seeds
+    best: BestReport | None = None
     evaluates: int | None = None  # the trial whose trained networks it reads on the test split; it trains nothing
     expects: tuple[str, ...] = ()  # metrics that `test` must return, which is tried at the first report; not stored
 
@@ -120,6 +122,7 @@ class TrialConfig:
             "variant": self.variant,
             "source": self.source,
             "evaluates": self.evaluates,
+            **({} if self.best is None else {"best": asdict(self.best)}),
         }
 
     @staticmethod
@@ -136,6 +139,7 @@ class TrialConfig:
             task=read_task(data["task"]),
             trainable=trainable,
             seeds=tuple(data["seeds"]),
+            best=BestReport(**data["best"]) if "best" in data else None,
             **rest,
         )
 

@@ -21,7 +21,7 @@ from ablate.functions.function import Function
 from ablate.functions.keeping import GlobalRandomness, unchanged_modules
 from ablate.functions.metrics import Tested, checked_metrics, checked_test
 from ablate.functions.process_state import ProcessState
-from ablate.functions.run import Run
+from ablate.functions.run import Kept, Run
 from ablate.functions.stacked import Runs
 
 Metrics = tuple[dict[str, float], ...]  # one dictionary per seed
@@ -90,6 +90,14 @@ class Call:
             end = self._door.end(TrialStoppedError, "the study has stopped this trial")
             with self._own_state():
                 self._switch(lambda: self._waiting.throw(end))
+
+    def restore(self, kept: Kept) -> None:
+        """Give what the function keeps the state of a report; raise TrialError if it does not take it."""
+        try:
+            with self._own_state():
+                self.run.restore(kept)
+        except Exception as error:  # of the user's load_state_dict, which may raise anything
+            raise self._translated(error) from error
 
     def test(self) -> tuple[Tested, ...]:
         """Return what the function's `test` says of the kept model, for each seed."""

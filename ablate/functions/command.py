@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
@@ -14,6 +14,7 @@ from ablate.base.errors import RequestError, TrialError, did_you_mean
 from ablate.base.files import Place
 from ablate.core.code_version import CodeVersion
 from ablate.core.config import DatasetFacts, TaskConfig, TrainableSettings
+from ablate.core.objectives import counted_place, means
 from ablate.core.registry import COMMAND_PREFIX
 from ablate.core.trial import Report, TrialConfig
 from ablate.functions.code_folder import CodeFolder
@@ -162,7 +163,8 @@ class CommandTrainable(OwnTrainable):
             metrics = tuple({**a, **b} for a, b in zip(report.metrics, found, strict=True))
             report = replace(report, metrics=metrics, diverged=gone if any(gone) else report.diverged)
         elif reads_test:
-            tests = [run.tests() for run in runs]
+            place = _counted(config, [run.reports for run in runs])
+            tests = [run.tests(place) for run in runs]
             report = replace(report, metrics=tuple({**a, **b} for a, b in zip(report.metrics, tests, strict=True)))
         printed = max(run.printed for run in runs)
         if printed > config.epochs:
@@ -182,6 +184,13 @@ class CommandTrainable(OwnTrainable):
             if missing or len(record.reports) < config.epochs or not record.ended:
                 what = f"it printed no {', '.join(missing)}" if record.ended else "what it printed is not kept"
                 raise TrialError(f"trial {config.origin.key} cannot be read on the test split: {what} (seed {seed})")
-        last = [record.reports[config.epochs - 1].metrics for record in records]
-        metrics = tuple({**found, **record.tests} for found, record in zip(last, records, strict=True))
-        return Report(epoch=config.epochs, metrics=metrics, wall_seconds=0.0, final=True)
+        counted = _counted(config, [[each.metrics for each in record.reports] for record in records])
+        epoch = config.epochs if counted == -1 else counted + 1
+        metrics = tuple({**each.reports[epoch - 1].metrics, **each.tests_of(counted)} for each in records)
+        return Report(epoch=epoch, metrics=metrics, wall_seconds=0.0, final=True)
+
+
+def _counted(config: TrialConfig, seeds: Sequence[Sequence[Mapping[str, float]]]) -> int:
+    """Return the place of the report that counts, of the reports of each seed; -1 for the last."""
+    reports = zip(*(each[: config.epochs] for each in seeds), strict=True)
+    return counted_place(config.best, map(means, reports))

@@ -132,7 +132,8 @@ class ReportReader:
     again counts. A size, such as `params`, need be printed only once: its last value counts for later reports too. With
     an `epoch` pattern a report is that of the epoch printed last. An epoch that has a report, such as one of an earlier
     attempt, gets no other, and other metrics before the first epoch are none of a report. `known` are the reports of
-    earlier attempts. The last values of the metrics of `tested` are in `tests`.
+    earlier attempts. The last values of the metrics of `tested` are in `tests`, and all of them in `printed`, by epoch
+    or else in order.
     """
 
     searched: Sequence[NumberReader]
@@ -140,6 +141,7 @@ class ReportReader:
     epoch: NumberReader | None = None
     known: Sequence[SeedReport] = ()
     tests: dict[str, float] = field(default_factory=dict)
+    printed: dict[str, dict[float, float]] = field(default_factory=dict)
     missed: dict[str, str] = field(default_factory=dict)  # by metric, a line that looks as if it should match
 
     def __post_init__(self) -> None:
@@ -167,6 +169,8 @@ class ReportReader:
             value = reader.last(line)
             if value is not None:
                 self.tests[reader.name] = value
+                printed = self.printed.setdefault(reader.name, {})
+                printed[len(printed) + 1 if self.epoch is None else self._now or 0] = value
         return self._complete() or self.tests != before
 
     def missing(self) -> list[str]:

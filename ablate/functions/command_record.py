@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
-from ablate.base.errors import CheckpointDownError
+from ablate.base.errors import CheckpointDownError, TrialError
 from ablate.base.files import SEED_FOLDER, Place, open_folder
 from ablate.base.redaction import error_text, redact_url
 from ablate.core.config import FROZEN
@@ -20,14 +20,39 @@ logger = logging.getLogger("ablate.functions")
 
 
 class Record(BaseModel):
-    """The reports of one seed, its values of the test split, and whether its command has ended by itself."""
+    """The reports of one seed, its values of the test split, and whether its command has ended by itself.
+
+    `printed` holds all values of the test split, each with its epoch; without a pattern of it, with its number from 1.
+    """
 
     model_config = FROZEN | {"allow_inf_nan": True, "ser_json_inf_nan": "constants"}
 
     reports: tuple[SeedReport, ...] = ()
     tests: dict[str, float] = {}
+    printed: dict[str, tuple[tuple[float, float], ...]] = {}
     seconds: float = 0.0
     ended: bool = False
+
+    def tests_of(self, place: int) -> dict[str, float]:
+        """Return the values of the test split that belong to a report, by its place; for -1 the last ones.
+
+        A value that was printed once is of the network that the command has chosen. Raises TrialError if several were
+        printed, and which is that of the report is not known.
+        """
+        return self.tests if place == -1 else {name: self._test_of(place, name) for name in self.tests}
+
+    def _test_of(self, place: int, name: str) -> float:
+        values, epoch = dict(self.printed.get(name, ())), self.reports[place].epoch
+        if len(values) < 2:
+            return self.tests[name]
+        known = epoch is not None or len(values) == len(self.reports)
+        key = place + 1 if epoch is None else epoch
+        if not known or key not in values:
+            raise TrialError(
+                f"the command printed {name} {len(values)} times, and none is known to be of its best report (number"
+                f" {place + 1}): print it with each report, or once for the network that counts"
+            )
+        return values[key]
 
 
 def read_record(place: Place | None, seed: int) -> Record:

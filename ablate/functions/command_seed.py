@@ -71,6 +71,7 @@ class SeedRun:
             epoch=readers.epoch,
             known=record.reports if goes_on or whole else (),
             tests=dict(record.tests),
+            printed={name: dict(values) for name, values in record.printed.items()} if goes_on or whole else {},
         )
         self._running: Running | None = None
         self._finished = False
@@ -138,12 +139,17 @@ class SeedRun:
         """Return whether a metric of a report is not finite."""
         return not all(math.isfinite(value) for value in self._reader.reports[epoch - 1].metrics.values())
 
-    def tests(self) -> Mapping[str, float]:
-        """Return the last values of the test split; raise TrialError if the command has printed none."""
+    @property
+    def reports(self) -> Sequence[Mapping[str, float]]:
+        """The metrics of the reports so far."""
+        return [report.metrics for report in self._reader.reports]
+
+    def tests(self, place: int) -> Mapping[str, float]:
+        """Return the values of the test split of a report (`Record.tests_of`); raise TrialError if there are none."""
         missing = [reader.name for reader in self._reader.tested if reader.name not in self._reader.tests]
         if missing and self._running is not None:
             raise self._running.failure(f" before it printed {', '.join(missing)}{self._missed(missing)}")
-        return self._reader.tests
+        return self._so_far(ended=True).tests_of(place)
 
     def finish(self, seconds: float | None) -> None:
         """Wait until the command ends by itself, for at most `seconds`; raise TrialError if it ends with an error."""
@@ -203,9 +209,17 @@ class SeedRun:
             self._keep(ended=False)
 
     def _keep(self, *, ended: bool) -> None:
-        reports, tests = tuple(self._reader.reports), dict(self._reader.tests)
-        record = Record(reports=reports, tests=tests, seconds=self.seconds(), ended=ended)
-        write_record(self._place, self._seed, record)
+        write_record(self._place, self._seed, self._so_far(ended=ended))
+
+    def _so_far(self, *, ended: bool) -> Record:
+        reader = self._reader
+        return Record(
+            reports=tuple(reader.reports),
+            tests=dict(reader.tests),
+            printed={name: tuple(values.items()) for name, values in reader.printed.items()},
+            seconds=self.seconds(),
+            ended=ended,
+        )
 
     def _say(self, lines: Sequence[str]) -> None:
         mark = f"[seed {self._seed}] " if len(self._config.seeds) > 1 else ""

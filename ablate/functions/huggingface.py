@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from transformers import EarlyStoppingCallback, TrainerCallback
+from transformers import TrainerCallback
 
 from ablate.base.errors import TrialError
 from ablate.functions.keeping import GlobalRandomness
@@ -13,22 +13,21 @@ from ablate.functions.keeping import GlobalRandomness
 if TYPE_CHECKING:
     from ablate.functions.run import Run
 
-COSTS = ("_runtime", "_per_second", "_time")  # ends of names that tell no quality
-
 
 class Reports(TrainerCallback):  # type: ignore[misc]
     """Reports what an evaluation found, once the Trainer has written the checkpoint that belongs to it."""
 
     def __init__(self, run: Run, kept: Any, names: Mapping[str, str]) -> None:
-        self._run, self._kept, self._names = run, kept, names
-        self._metrics: dict[str, float] = {}
+        self._run, self._kept, self._names, self._metrics = run, kept, names, dict[str, float]()
 
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Mapping[str, float], **_: Any) -> None:
-        found = [name for name in metrics if name.startswith("eval_") and not name.endswith(COSTS)]
+        costs = ("_runtime", "_per_second", "_time")
+        found = [name for name in metrics if name.startswith("eval_") and not name.endswith(costs)]
         self._metrics = {self._names.get(name, f"val_{name[5:]}"): metrics[name] for name in found}
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._kept.checkpoint, before = f"checkpoint-{state.global_step}", GlobalRandomness()
+        self._kept.stopped = control.should_training_stop and state.global_step < state.max_steps
         before.take()
         self._run.report(self._metrics, step=state.global_step)
         before.give()  # the Trainer's own random numbers go on as they do when it resumes
@@ -45,16 +44,17 @@ def fit(run: Run, trainer: Any, *, names: Mapping[str, str] | None = None) -> No
     args = trainer.args
     if args.eval_strategy not in ("epoch", "steps") or (args.eval_strategy == "steps" and args.eval_steps < 1):
         raise TrialError("give TrainingArguments eval_strategy='epoch', or 'steps' with a whole number of eval_steps")
-    steps = run.length * int(args.eval_steps) if args.eval_strategy == "steps" else -1
-    args.num_train_epochs, args.max_steps, args.save_steps = run.length, steps, args.eval_steps or args.save_steps
-    args.save_strategy, args.save_only_model, args.save_total_limit = args.eval_strategy, False, 2
-    args.output_dir, args.seed = str(run.folder), run.seed
-    kept = run.keep(model=trainer.model, checkpoint="")
+    args.output_dir, args.seed, args.restore_callback_states_from_checkpoint = str(run.folder), run.seed, True
+    kept = run.keep(model=trainer.model, checkpoint="", stopped=False)
     if kept.checkpoint and not (run.folder / kept.checkpoint).is_dir():  # the folder did not outlive its machine
         run.start_over()
-        kept.checkpoint = ""
-    run.begin()
+        kept.checkpoint, kept.stopped = "", False
+    done = run.begin()
+    length = done if kept.stopped else run.length  # a callback has ended the training
+    steps = length * int(args.eval_steps) if args.eval_strategy == "steps" else -1
+    args.num_train_epochs, args.max_steps, args.save_steps = length, steps, args.eval_steps or args.save_steps
+    args.save_strategy, args.save_only_model = args.eval_strategy, False
+    args.save_total_limit = 3 if args.load_best_model_at_end else 2  # the two newest, and the best one
     run.seed_globals("order")  # the Trainer derives its order of samples from it
-    trainer.remove_callback(EarlyStoppingCallback)
     trainer.add_callback(Reports(run, kept, names or {}))
     trainer.train(resume_from_checkpoint=str(run.folder / kept.checkpoint) if kept.checkpoint else None)

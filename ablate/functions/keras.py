@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 from ablate.base.errors import TrialError
-from ablate.functions.state import Holder
+from ablate.functions.state import Attributes, Holder
 
 if TYPE_CHECKING:
     from ablate.functions.run import Run
@@ -29,24 +29,6 @@ class _Weights(Holder):
         self.now.load_weights(folder / WEIGHTS)
 
 
-class Reports(keras.callbacks.Callback):  # type: ignore[misc]
-    """Keys the random numbers of each epoch, reports at its end, and pauses between two batches."""
-
-    def __init__(self, run: Run, names: Mapping[str, str]) -> None:
-        super().__init__()
-        self._run, self._names = run, names
-
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self._run.seed_globals("epoch", epoch + 1)
-
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        self._run.pause_if_asked()
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        names = {name: name if name.startswith("val_") else f"train_{name}" for name in logs} | dict(self._names)
-        self._run.report({names[name]: value for name, value in logs.items()})
-
-
 def fit(run: Run, model: Any, *data: Any, names: Mapping[str, str] | None = None, **options: Any) -> Any:
     """Return what `model.fit(*data, **options)` does, with the study's `epochs`, continued from the last checkpoint.
 
@@ -55,6 +37,24 @@ def fit(run: Run, model: Any, *data: Any, names: Mapping[str, str] | None = None
     if not model.built or model.optimizer is None:
         raise TrialError("ablate.functions.keras.fit: compile the model, and give it its shape by keras.Input")
     run.params = sum(math.prod(weight.shape) for weight in model.trainable_weights)
-    run.keep(model=_Weights(model))
-    callbacks = [*options.pop("callbacks", ()), Reports(run, names or {})]
-    return model.fit(*data, **options, initial_epoch=run.begin(), epochs=run.length, callbacks=callbacks)
+    others = options.pop("callbacks", None) or []
+    counts = Attributes(others)
+    state = run.keep(model=_Weights(model), callbacks=counts, stopped=False)
+
+    class Reports(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_train_begin(self, logs: Any = None) -> None:
+            counts.give()  # the others have begun anew
+
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            run.seed_globals("epoch", epoch + 1)
+
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            run.pause_if_asked()
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            known = {name: name if name.startswith("val_") else f"train_{name}" for name in logs} | dict(names or {})
+            state.stopped = self.model.stop_training
+            run.report({known[name]: value for name, value in logs.items()})
+
+    span = {"initial_epoch": run.begin(), "epochs": run.epoch if state.stopped else run.length}
+    return model.fit(*data, **options, **span, callbacks=[*others, Reports()])

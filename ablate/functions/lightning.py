@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ablate.functions.run import Run
 
 NAME = "ablate"  # the checkpoint that stays in memory; every other one is written as the Trainer would
+STOPPED = "ablate_stopped"  # of its state: whether another callback has ended the training
 REPORTED = ("val_", "train_")
 NOT_NEEDED = ("state_dict", "hyper_parameters", "datamodule_hyper_parameters")  # the code makes a module with its own
 
@@ -58,9 +59,9 @@ def fit(
     The metrics are those of `trainer.callback_metrics` that start with `val_` or `train_`; a slash in a name becomes
     an underscore. `names` gives others: `{"valid_loss": "val_loss"}`. Each epoch is one `Trainer.fit` that continues
     from the last one's optimisers, schedulers, callbacks and counters, whether or not the trial was interrupted. The
-    study file's `epochs` replaces `max_epochs`, and only the study stops a trial early. Raises TrialError for a Trainer
-    of several devices or with a bound on its steps, for an epoch without a metric, and for two logged names that are
-    one metric.
+    study file's `epochs` replaces `max_epochs`, and an EarlyStopping of the Trainer ends the trial. Raises TrialError
+    for a Trainer of several devices or with a bound on its steps, for an epoch without a metric, and for two logged
+    names that are one metric.
     """
     if trainer.world_size != 1 or trainer.max_steps != -1:
         raise TrialError("ablate.functions.lightning.fit: give the Trainer devices=1 and no max_steps")
@@ -74,11 +75,14 @@ def fit(
         logging.getLogger(name).setLevel(logging.WARNING)  # lines that would repeat each epoch
     memory = _Memory(trainer.strategy.checkpoint_io, model)
     trainer.strategy.checkpoint_io = memory
-    trainer.fit_loop.max_epochs, trainer.fit_loop.min_epochs = run.length, 0
+    fewest, trainer.fit_loop.min_epochs = trainer.fit_loop.min_epochs or 0, 0
     trainer.callbacks.insert(0, _one_epoch(import_module(f"{root}.callbacks").LambdaCallback, run))
     run.keep(model=model, trainer=memory)
     for epoch in run.epochs():
+        if memory.state.get(STOPPED):
+            return
         run.seed_globals("start")  # the same split and the same order of set-up in each epoch
+        trainer.fit_loop.max_epochs = run.length  # of the schedules, which are set up before the epoch
         if memory.state:
             trainer.num_sanity_val_steps = 0  # the first epoch has done it
         try:
@@ -89,6 +93,7 @@ def fit(
         if trainer.current_epoch != epoch:
             raise TrialError(f"the Trainer has done {trainer.current_epoch} epochs where {epoch} were due")
         trainer.save_checkpoint(NAME)
+        memory.state = {**memory.state, STOPPED: trainer.should_stop and epoch >= fewest}
         yield _metrics(trainer, names or {}, epoch)
 
 
@@ -121,12 +126,12 @@ def _metrics(trainer: Any, names: Mapping[str, str], epoch: int) -> dict[str, fl
 def _one_epoch(callback: Any, run: Run) -> Any:
     """Return a callback that keys the random numbers of an epoch, ends the fit after it, and pauses between batches."""
 
-    def stop(trainer: Any, module: Any) -> None:
-        trainer.should_stop = True
+    def start(trainer: Any, module: Any) -> None:
+        run.seed_globals("epoch", run.epoch)
+        trainer.fit_loop.max_epochs = run.epoch
 
     return callback(
         on_fit_start=lambda trainer, module: run.seed_globals("loaders", run.epoch),  # seeds of a loader's workers
-        on_train_epoch_start=lambda trainer, module: run.seed_globals("epoch", run.epoch),
+        on_train_epoch_start=start,
         on_train_batch_start=lambda *_: run.pause_if_asked(),
-        on_train_epoch_end=stop,
     )

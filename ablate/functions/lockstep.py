@@ -17,7 +17,7 @@ from ablate.core.trainable import TrialContext
 from ablate.core.trial import Report, TrialConfig
 from ablate.engine.training import checkpoint
 from ablate.engine.training.checkpoint import Checkpoint, CheckpointId
-from ablate.engine.training.progress import Stopwatch
+from ablate.engine.training.progress import Counted, Stopwatch, final_report
 from ablate.functions.call import Call, Metrics
 from ablate.functions.function import Function
 from ablate.functions.metrics import Tested
@@ -36,6 +36,9 @@ class _Lockstep:
     place: Place | None
     attempt: int
     clock: Stopwatch
+    counted: Counted
+    latest: list[Metrics | None]  # of each call, the metrics of its last report
+    ended: list[bool]  # which calls have ended by themselves before the last epoch
     checked: bool = False  # whether the state at a report was noted, to be compared with that at the next epoch
 
     def resumed(self, found: Checkpoint | None) -> Iterator[Report]:
@@ -49,6 +52,7 @@ class _Lockstep:
                 found = checkpoint.rewrite(self.place, found, self.attempt)
             report = found.report
             assert report is not None
+            self.counted.restore(found)
             yield report
             if report.final and (found.state["returned"] or not any(found.state["seeds"])):
                 return  # called again, the function would train from its beginning
@@ -59,18 +63,19 @@ class _Lockstep:
         _raise_first([call.finish for call in self.calls])
 
     def read_test(self, found: Checkpoint | None) -> Iterator[Report]:
-        """Yield the last report of the evaluated trial with what `test` says of its networks.
+        """Yield the report of the evaluated trial that counts with what `test` says of its networks.
 
         A function restores its objects and trains nothing; one that returns its report is run again. Raises
         CheckpointError if the checkpoint of its last epoch is missing, TrialError if a function trains again.
         """
-        _, report = checkpoint.final_report(found, self.config, self.place)
+        best, report = final_report(found, self.config, self.place)
         for call in self.calls:
             if call.advance() is not None and not call.returned:
                 raise TrialError(
                     "the function trains again when only its model is asked for: loop over run.epochs(), or begin after"
                     " the reports that run.begin() counts"
                 )
+        self.restore(_kept(best) if self.config.best is not None else [])
         yield replace(report, metrics=self.tested(report.metrics), wall_seconds=0.0, checkpoint=None)
 
     def reports(self) -> Iterator[Report]:
@@ -79,42 +84,58 @@ class _Lockstep:
         epoch: int | None = None
         while epoch is None or epoch < length:
             self.clock.start()
-            advanced = [call.advance() for call in self.calls]
+            for index in range(len(self.calls)):
+                self._advance(index)
             if epoch is None:  # a seed whose files were lost begins again, and catches up
                 epoch = max(call.run.restored for call in self.calls)
                 for index, call in enumerate(self.calls):
-                    while advanced[index] is not None and call.run.epoch <= epoch:
-                        advanced[index] = call.advance()
+                    while not self.ended[index] and call.run.epoch <= epoch:
+                        self._advance(index)
             seconds = self.clock.stop()
-            metrics = tuple(each for found in advanced if found is not None for each in found)
-            self._require_all(metrics, epoch)
+            self._require_all(epoch)
             if epoch == 0 and self.config.expects:
                 self.calls[0].try_test(self.config.expects)
-            epoch += 1
-            kept = [] if self.place is None else [call.run.state() for call in self.calls]
+            if all(self.ended):
+                print(
+                    f"ended by itself after {epoch} of {length} epochs: its last report is that of the whole training"
+                )
+            epoch = length if all(self.ended) else epoch + 1
+            metrics = tuple(each for found in self.latest if found is not None for each in found)
+            kept = [] if self.place is None and self.config.best is None else [call.run.state() for call in self.calls]
             if epoch == length and self.config.stage == "confirm":
-                _raise_first([call.finish for call in self.calls])  # `test` is given what the function ends with
-                try:
-                    metrics = self.tested(metrics)
-                except TrialError as error:
-                    rule = "in a confirmation `test` runs after the function's end: leave open what it reads"
-                    raise TrialError(f"{error} ({rule})", error.kind, error.detail) from error
+                metrics = self._confirmed(metrics, kept)
             yield self.keep(Report(epoch=epoch, metrics=metrics, wall_seconds=seconds, final=epoch == length), kept)
 
-    def _require_all(self, metrics: Metrics, epoch: int) -> None:
-        """Raise TrialError unless each seed has made the report after that of `epoch`."""
-        if len(metrics) < len(self.config.seeds):
-            if epoch == 0:
-                raise TrialError(
-                    "the function ended without a report: `yield` a dictionary of metrics each epoch, or call"
-                    " run.report with one, and leave early stopping to the study"
-                )
+    def _advance(self, index: int) -> None:
+        """Let a call make its next report, unless it has ended: then its last report stays."""
+        found = None if self.ended[index] else self.calls[index].advance()
+        self.ended[index] = found is None
+        self.latest[index] = found or self.latest[index]
+
+    def _confirmed(self, metrics: Metrics, kept: Sequence[Kept]) -> Metrics:
+        """Return the metrics of the last report, and those of the test split of the networks that count.
+
+        They are those of the best report, or what the function ends with.
+        """
+        _raise_first([call.finish for call in self.calls])
+        if self.config.best is not None:
+            epoch = Ranks.here().told_by_first(None if self.counted.is_replaced(metrics) else self.counted.epoch)
+            self.restore(kept if epoch is None else self._best(epoch))
+        try:
+            return self.tested(metrics)
+        except TrialError as error:
+            rule = "in a confirmation `test` runs after the function's end: leave open what it reads"
+            raise TrialError(f"{error} ({rule})", error.kind, error.detail) from error
+
+    def _require_all(self, epoch: int) -> None:
+        """Raise TrialError unless each seed has made the report after that of `epoch`, or has ended before it."""
+        if None in self.latest:
             raise TrialError(
-                f"the function ended after {epoch} of {self.config.epochs} epochs: make a report in each; the study"
-                " stops trials early, not the function"
+                "the function ended without a report: `yield` a dictionary of metrics each epoch, or call run.report"
+                " with one"
             )
-        for call in self.calls:
-            if call.run.epoch != epoch + 1:
+        for call, ended in zip(self.calls, self.ended, strict=True):
+            if not ended and call.run.epoch != epoch + 1:
                 raise TrialError(
                     f"{call.place}the function reported in epoch {call.run.epoch} where {epoch + 1} was due: report"
                     " once in each epoch of run.epochs()"
@@ -127,8 +148,20 @@ class _Lockstep:
             checkpoint.keep_samples(self.place, self.attempt, _by_sample(added))
         return tuple({**before, **found.metrics} for before, found in zip(metrics, added, strict=True))
 
+    def _best(self, epoch: int) -> Sequence[Kept]:
+        """Return the states of the seeds at the report that counts; raise CheckpointError if they are lost."""
+        found = self.counted.state(self.attempt, epoch)
+        return _kept(found) if isinstance(found, Checkpoint) else found
+
+    def restore(self, kept: Sequence[Kept]) -> None:
+        """Give the kept objects the states of a report; those of a function that returned its report stay."""
+        for call, state in zip(self.calls, kept, strict=False):
+            if not call.returned:
+                call.restore(state)
+
     def keep(self, report: Report, kept: Sequence[Kept]) -> Report:
         """Write the checkpoint that belongs to a report, with the states of then; return the report with its name."""
+        self.counted.take(report, kept)
         if self.place is None:
             return report
         position = CheckpointId(attempt=self.attempt, epoch=report.epoch)
@@ -150,7 +183,9 @@ class _Lockstep:
                     "seeds": [dict(one.states) for one in kept],
                     "streams": [dict(one.streams) for one in kept],
                     "returned": any(call.returned for call in self.calls),
+                    "ended": list(self.ended),
                 },
+                counted=self.counted.epoch,
             ),
         )
         return report
@@ -176,12 +211,16 @@ def train(function: Function, config: TrialConfig, **context: Unpack[TrialContex
     checkpoints, attempt = context["checkpoints"], context["attempt"]
     where = None if config.evaluates is not None else attempt
     found = None if checkpoints is None else checkpoint.newest(checkpoints, config.origin, attempt=where)
+    calls = _calls(function, config, found, context)
     lockstep = _Lockstep(
         config=config,
-        calls=_calls(function, config, found, context),
+        calls=calls,
         place=checkpoints if Ranks.here().rank == 0 else None,  # the first rank's checkpoint is that of all
         attempt=attempt,
         clock=Stopwatch(),
+        counted=Counted(config, checkpoints),
+        latest=_latest(calls, found),
+        ended=[False] * len(calls),
     )
     return _trained(lockstep, found)
 
@@ -239,6 +278,14 @@ def _calls(function: Function, config: TrialConfig, found: Checkpoint | None, co
     return [Call(function, config.settings.config, run) for run in runs]
 
 
+def _latest(calls: Sequence[Call], found: Checkpoint | None) -> list[Metrics | None]:
+    """Return the metrics of the last report of each call, as far as a checkpoint knows them."""
+    if found is None or found.report is None:
+        return [None] * len(calls)
+    each = tuple(dict(metrics) for metrics in found.report.metrics)
+    return [each] if len(calls) == 1 else [(metrics,) for metrics in each]
+
+
 def _kept(found: Checkpoint) -> list[Kept]:
     return [
         Kept(
@@ -246,6 +293,7 @@ def _kept(found: Checkpoint) -> list[Kept]:
             states=state,
             streams=streams,
             tensors={n.removeprefix(f"{i}."): t for n, t in found.tensors.items() if n.startswith(f"{i}.")},
+            ended=found.state["ended"][i],
         )
         for i, (state, streams) in enumerate(zip(found.state["seeds"], found.state["streams"], strict=True))
     ]

@@ -48,6 +48,16 @@ class Ranks:
         distributed.init_process_group("nccl" if device.startswith("cuda") else "gloo", timeout=MEETING)
         distributed.init_process_group = distributed.destroy_process_group = _nothing
 
+    def told_by_first(self, value: int | None) -> int | None:
+        """Return what the first rank says, which decides for all."""
+        if self.world == 1:
+            return value
+        from torch import distributed
+
+        said = [value]
+        distributed.broadcast_object_list(said, src=0)
+        return said[0]
+
 
 ALONE = Ranks()
 

@@ -24,7 +24,7 @@ from ablate.engine.models.parts.replacing import replace_parts
 from ablate.engine.models.parts.watching import Replacements, check_parts
 from ablate.functions.batches import Batches, keyed_loader, refuse_own_generator, seed_worker
 from ablate.functions.blame import place_of_frame
-from ablate.functions.door import Door, TrialPausedError
+from ablate.functions.door import Door, TrialPausedError, TrialStoppedError
 from ablate.functions.keeping import GlobalRandomness, check_keepable, get_state, set_state
 from ablate.functions.output import seed_folder
 from ablate.functions.ranks import ALONE, Ranks
@@ -38,12 +38,13 @@ BATCH = 64  # samples of a batch of `Run.loader` unless it is told
 
 @dataclass(frozen=True, kw_only=True)
 class Kept:
-    """The state of one seed at a checkpoint: epochs done, the kept objects, and the streams."""
+    """The state of one seed at a checkpoint: epochs done, the kept objects, the streams, whether its code has ended."""
 
     epoch: int
     states: Mapping[str, Any]
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     streams: Mapping[str, Any] = field(default_factory=dict)  # states of the generators of `Run.stream`
+    ended: bool = False
 
 
 class Run:
@@ -128,6 +129,11 @@ class Run:
                 set_state(name, known, self._found.states[name], self._found.tensors)
                 self.epoch = self.restored = self._found.epoch
         return state
+
+    def restore(self, found: Kept) -> None:
+        """Give what is kept the state of a report; raise TrialError if it does not take it."""
+        for name, thing in self.kept.items():
+            set_state(name, thing, found.states[name], found.tensors)
 
     def _refuse_shared(self, name: str, thing: Any, of_module: bool) -> None:
         """Raise TrialError if another run keeps an object too: one of the user's module, or one that a run has kept."""
@@ -215,6 +221,8 @@ class Run:
             differing = ", ".join(sorted(self._found.states.keys() ^ self.kept.keys()))
             if differing:
                 raise TrialError(f"run.keep: the checkpoint and the function do not keep the same objects: {differing}")
+            if self._found.ended and self.door is not None:
+                raise self.door.end(TrialStoppedError, "its training has ended before")
 
     def _enter(self, epoch: int) -> None:
         """Begin what leads to the next report."""

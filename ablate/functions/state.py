@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -57,6 +57,32 @@ class Holder:
 
     def __init__(self, now: Any) -> None:
         self.now = now
+
+
+class Attributes:
+    """Keeps the plain attributes of a library's objects, such as how long a callback has seen nothing better."""
+
+    def __init__(self, things: Iterable[Any]) -> None:
+        self._things = list(things)
+        self._found: list[dict[str, Any]] = []
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the attributes of each object."""
+        return {"attributes": [{k: v for k, v in vars(each).items() if _is_plain(v)} for each in self._things]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Hold the attributes until `give`."""
+        self._found = state["attributes"]
+
+    def give(self) -> None:
+        """Set what a checkpoint held: later than `load_state_dict`, as libraries set them anew when they begin."""
+        for thing, found in zip(self._things, self._found, strict=False):
+            vars(thing).update(found)
+
+
+def _is_plain(value: Any) -> bool:
+    arrays = isinstance(value, list) and all(isinstance(each, np.ndarray) for each in value)
+    return value is None or isinstance(value, PLAIN) or arrays
 
 
 class Value:

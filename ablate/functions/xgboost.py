@@ -27,34 +27,33 @@ class _Booster(Holder):
         self.now = xgboost.Booster(model_file=folder / MODEL)
 
 
-class Reports(xgboost.callback.TrainingCallback):  # type: ignore[misc]
-    """Reports what was measured on each data set, each time that `due` says so of the number of rounds."""
-
-    def __init__(self, run: Run, kept: _Booster, due: Any, names: Mapping[str, str]) -> None:
-        self._run, self._kept, self._due, self._names = run, kept, due, names
-
-    def after_iteration(self, model: Any, epoch: int, evals_log: Mapping[str, Mapping[str, Any]]) -> bool:
-        self._run.pause_if_asked()
-        self._kept.now, count = model, model.num_boosted_rounds()
-        if self._due(count):
-            found = {f"{data}_{name}": each[-1] for data, part in evals_log.items() for name, each in part.items()}
-            self._run.report({self._names.get(name, name): value for name, value in found.items()}, step=count)
-        return False
-
-
 def fit(run: Run, params: Mapping[str, Any], dtrain: Any, *, rounds: int = 1, **options: Any) -> Any:
-    """Return the booster of `xgboost.train(params, dtrain, **options)`, with `epochs` times `rounds` rounds.
+    """Return the booster of `xgboost.train(params, dtrain, **options)`, with at most `epochs` times `rounds` rounds.
 
     `evals=[(data, "val")]` gives metrics such as `val_rmse`; `names` others. The seed is the run's. A trial continues
-    from its booster, or fits its rounds again where XGBoost draws samples, whose generator no file holds.
+    from its booster, or fits its rounds again where XGBoost draws samples or a callback counts: no file holds that.
     """
-    kept, names, callbacks = _Booster(None), options.pop("names", {}), options.pop("callbacks", ())
+    kept, names, callbacks = _Booster(None), options.pop("names", {}), options.pop("callbacks", None) or ()
     run.keep(model=kept)
-    done = run.begin() * rounds
-    draws = any(params.get(name, 1) < 1 for name in SAMPLES) or params.get("booster", "gbtree") != "gbtree"
-    model = None if draws else kept.now
+    done, metrics = run.begin() * rounds, {"step": 0}
+
+    class Reports(xgboost.callback.TrainingCallback):  # type: ignore[misc]
+        def after_iteration(self, model: Any, epoch: int, evals_log: Mapping[str, Mapping[str, Any]]) -> bool:
+            run.pause_if_asked()
+            kept.now, count = model, model.num_boosted_rounds()
+            found = {f"{data}_{name}": each[-1] for data, part in evals_log.items() for name, each in part.items()}
+            metrics.update({names.get(name, name): value for name, value in found.items()} | {"step": count})
+            if count > done and count % rounds == 0:
+                run.report(metrics)
+            return False
+
+    again = any(params.get(name, 1) < 1 for name in SAMPLES) or params.get("booster", "gbtree") != "gbtree"
+    model = None if again or callbacks or options.get("early_stopping_rounds") else kept.now
     left = run.length * rounds - (0 if model is None else done)
-    mine = Reports(run, kept, lambda count: count > done and count % rounds == 0, names)
-    seeds = {"seed": run.seed, "random_state": run.seed}
-    given = {"seed_per_iteration": True, **params, **seeds}  # in turns: one generator
-    return xgboost.train(given, dtrain, left, **options, xgb_model=model, callbacks=[*callbacks, mine])
+    own = {"seed": run.seed, "random_state": run.seed}
+    given = {"seed_per_iteration": True, **params, **own}  # in turns: one generator
+    # Reports come first, as XGBoost asks no callback after that which ends the training
+    kept.now = xgboost.train(given, dtrain, left, **options, xgb_model=model, callbacks=[Reports(), *callbacks])
+    if metrics["step"] > done and metrics["step"] % rounds:  # early stopping, between two reports
+        run.report(metrics)
+    return kept.now

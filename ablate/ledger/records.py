@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Any
 
 from pydantic import ValidationError
@@ -16,6 +17,7 @@ from ablate.base.files import Place
 from ablate.base.plain_text import one_printable_line
 from ablate.base.redaction import error_text
 from ablate.core.config import DatasetFacts, Size
+from ablate.core.objectives import counted_place, mean, with_test
 from ablate.core.trial import Decision, TrialConfig, TrialKey, TrialState
 from ablate.ledger.events import check_payload
 from ablate.ledger.lease import is_dead, is_here
@@ -126,6 +128,20 @@ class ReportRecord:
     wall_seconds: float
     driver_term: int
     created_at: float
+
+
+def counted_reports(config: TrialConfig, reports: Sequence[ReportRecord]) -> list[ReportRecord]:
+    """Return the rows of the report of a trial that counts, with its metrics on the test split (`with_test`).
+
+    `reports` are all of the trial, by epoch and replicate.
+    """
+    by_epoch = [list(rows) for _, rows in groupby(reports, key=lambda report: report.epoch)]
+    name = "" if config.best is None else config.best.metric
+    place = counted_place(config.best, ({name: mean(row.metrics.get(name) for row in rows)} for rows in by_epoch))
+    return [
+        row if row is last else replace(row, metrics=with_test(row.metrics, last.metrics))
+        for row, last in (zip(by_epoch[place], by_epoch[-1], strict=True) if by_epoch else ())
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)

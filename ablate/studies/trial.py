@@ -17,6 +17,7 @@ from ablate.base.redaction import redact_url
 from ablate.core.objectives import SIZE_METRICS, mean
 from ablate.core.trial import checkpoint_folder
 from ablate.functions.output import read_output
+from ablate.ledger import counted_reports
 from ablate.results.rendering.numbers import count, quantity
 from ablate.studies.homes import with_store
 from ablate.studies.locations import Locations
@@ -36,6 +37,7 @@ def trial_details(name: str, locations: Locations, *, number: int, dataset: str 
     refuse_links(locations.home(name), folders=("checkpoints",))  # what the trial printed is read there
     trial = trial_of(found, number, dataset)
     reports = [report for report in found.snapshot.reports if report.key == trial.key]
+    counted = {report.epoch for report in counted_reports(trial.config, reports)}
     own = [event for event in found.snapshot.events if event.dataset == trial.key.dataset]
     events = [event for event in own if event.payload.get("trial") == number]
     root = with_store(locations, found.record).checkpoint_root(name)
@@ -58,7 +60,8 @@ def trial_details(name: str, locations: Locations, *, number: int, dataset: str 
         "output": read_output(checkpoint_folder(root, trial.config.origin.key)),
         "origin": _origin(trial.sampler_state.get("given")),
         "config": trial.config.to_json(),
-        "reports": [{"epoch": r.epoch, "replicate": r.replicate, "decision": r.decision.value, "at": r.created_at,
+        "reports": [{"epoch": r.epoch, "replicate": r.replicate, "counts": r.epoch in counted,
+                     "decision": r.decision.value, "at": r.created_at,
                      "metrics": {k: v if math.isfinite(v) else None for k, v in r.metrics.items()}}
                     for r in reports],
         "events": [{"at": n.created_at, "event": n.kind} | {k: v for k, v in n.payload.items() if k != "trial"}
@@ -110,6 +113,8 @@ def details_lines(found: Mapping[str, Any]) -> Iterator[RenderableType]:
         for row in rows:
             table.add_row(*row)
         yield table
+        if (epoch := next((r["epoch"] for r in found["reports"] if r["counts"]), 0)) < found["reports"][-1]["epoch"]:
+            yield Text(f"The report of {found['unit']} {epoch} counts, as it is the best one.")
         if tested := _test(found["reports"]):
             yield Text(f"On the test split: {tested}")
     for event in found["events"]:

@@ -59,6 +59,9 @@ def _objective_faults(study: Study) -> Iterator[Fault]:
         if objective.log and objective.reference is not None and objective.reference <= 0:
             rule = "the reference of a log axis must be > 0"
             yield Fault(path=f"objectives.{index}.reference", value=objective.reference, rule=rule)
+        if objective.read == "best" and is_cost(objective.metric):
+            rule = f"{objective.metric} is of the whole trial, so no report is the best: leave `read` out"
+            yield Fault(path=f"objectives.{index}.read", value="best", rule=rule)
     for name in ("reduction", "min_epochs"):
         if study.scheduler.name == "forecast" and name in study.scheduler.model_fields_set:
             rule = "the scheduler forecast has no such setting"

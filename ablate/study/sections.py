@@ -212,6 +212,8 @@ class Objective(Section):
     """Reference point of the hypervolume on this axis. Default: the report chooses one and states it."""
     log: bool = False
     """Use the log10 of the metric."""
+    read: Literal["best", "last"] = "last"
+    """Which report of a trial counts: its last one, or the one with the best value. All its metrics are then of it."""
 
 
 class SamplerConfig(Section):

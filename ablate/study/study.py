@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BeforeValidator, Field, ModelWrapValidatorHandler, PrivateAttr, SerializeAsAny, model_validator
 
 from ablate.core.config import Positive, Seeds, TaskConfig, TrainableSettings
-from ablate.core.objectives import SIZE_METRICS, on_test, on_validation
+from ablate.core.objectives import SIZE_METRICS, BestReport, on_test, on_validation
 from ablate.core.registry import COMMAND_PREFIX, FAMILY, TRAINABLES, read_task, trainable_settings
 from ablate.core.trial import PLACEBO_SEED_BASE
 from ablate.study.campaign import MOST_RUNS, OF_A_CAMPAIGN, Campaign
@@ -169,6 +169,12 @@ class Study(Sectioned):
     def decides_size(self, name: str) -> bool:
         """Return whether a setting may change what is known before training."""
         return self.is_architecture(name) if self._read is None or name == VARIANT else name in self._read
+
+    @property
+    def best_report(self) -> BestReport | None:
+        """Return the first objective with `read: best`; None if the last report of a trial counts."""
+        found = (BestReport(metric=o.metric, direction=o.direction) for o in self.objectives if o.read == "best")
+        return next(found, None)
 
     @property
     def opens_test(self) -> bool:

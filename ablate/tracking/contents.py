@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import groupby
 from typing import Any
@@ -15,7 +15,7 @@ from ablate.base.plain_text import one_printable_line, settings_text
 from ablate.core.config import leaves
 from ablate.core.objectives import constraint_text, means
 from ablate.core.trial import TrialConfig, TrialState
-from ablate.ledger import ReportRecord, StudyRecord, TrialRecord
+from ablate.ledger import ReportRecord, StudyRecord, TrialRecord, counted_reports
 from ablate.study import VARIANT, Study
 
 VALUE_LIMIT = 6000  # characters of a parameter, the smaller of MLflow's two limits
@@ -202,12 +202,27 @@ def report_points(reports: Sequence[ReportRecord]) -> list[Point]:
     return points
 
 
+def counted_points(record: TrialRecord, reports: Sequence[ReportRecord]) -> list[Point]:
+    """Return the metrics of the report that counts as the last point of each, if an earlier one than the last counts.
+
+    A tracker shows the last point as the run's value. `reports` are all of a trial; none is returned for one that is
+    neither COMPLETE nor PRUNED.
+    """
+    valued = record.state in (TrialState.COMPLETE, TrialState.PRUNED)
+    counted = counted_reports(record.config, reports) if valued else []
+    if not counted or counted[0].epoch == reports[-1].epoch:
+        return []
+    step, when = reports[-1].epoch, milliseconds(record.finished_at or reports[-1].created_at) + 1
+    points = (point for point in report_points(counted) if point.key != "wall_seconds")
+    return [replace(point, step=step, timestamp=when) for point in points]
+
+
 def final_objectives(study: Study, record: TrialRecord, reports: Sequence[ReportRecord]) -> list[tuple[str, float]]:
-    """Return the objectives of a complete trial's last report and its size, by name; none for another trial."""
+    """Return the objectives of a complete trial, of the report that counts, by name; none for another trial."""
     if record.state is not TrialState.COMPLETE:
         return []
-    last = [report for report in reports if report.epoch == record.epochs_done]
-    known = {point.key: point.value for point in [*size_points(record), *report_points(last)]}
+    counted = counted_reports(record.config, reports)
+    known = {point.key: point.value for point in [*size_points(record), *report_points(counted)]}
     return [(each.metric, known[each.metric]) for each in study.objectives if each.metric in known]
 
 
@@ -220,7 +235,7 @@ def network(config: TrialConfig) -> tuple[str, str, int]:
 def pooled_points(trials: Sequence[TrialRecord], reports: Sequence[ReportRecord]) -> list[Point]:
     """Return the means over all seeds of complete trials of one network, as `pooled/METRIC`, and `pooled/seeds`.
 
-    `reports` are those of their last epochs. The time is the end of the last trial, the step its last epoch.
+    `reports` are those that count. The time is the end of the last trial, the step its last epoch.
     """
     when = milliseconds(max(trial.finished_at or trial.created_at for trial in trials))
     step = max(report.epoch for report in reports)

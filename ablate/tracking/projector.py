@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ablate.base.errors import LedgerError, StaleDriverError
 from ablate.core.trial import OUTPUT, TrialConfig, TrialKey, TrialState, place_of
-from ablate.ledger import Ledger, StudyRecord, StudyWriter, TrialRecord
+from ablate.ledger import Ledger, StudyRecord, StudyWriter, TrialRecord, counted_reports
 from ablate.study import Study
 from ablate.tracking import candidates, contents
 from ablate.tracking.store import RefusedError, Run, Store
@@ -207,6 +207,9 @@ class Projector:
         known = min(shown.epoch, trial.epochs_done)  # of a trial that was reopened, its last report is gone
         reports = self._ledger.reports(key.study, key.dataset, key.number, after=known)
         points = contents.report_points(reports)
+        if trial.config.best is not None and trial.state.finished:
+            every = self._ledger.reports(key.study, key.dataset, key.number)
+            points += contents.counted_points(trial, every)
         first = shown.mark == ""
         self._store.log(
             shown.run_id,
@@ -227,8 +230,8 @@ class Projector:
         if len(complete) < 2 or own[0] is not complete[0] or run_id is None:
             return
         reports = [self._ledger.reports(t.key.study, t.key.dataset, t.key.number) for t in complete]
-        last = [r for t, rows in zip(complete, reports, strict=True) for r in rows if r.epoch == t.epochs_done]
-        self._store.log(run_id, points=contents.pooled_points(complete, last))
+        counted = [r for t, rows in zip(complete, reports, strict=True) for r in counted_reports(t.config, rows)]
+        self._store.log(run_id, points=contents.pooled_points(complete, counted))
 
     def _run_of(self, trial: TrialRecord, study: StudyRecord, parent: _Shown) -> _Shown:
         tags, where = contents.trial_tags(trial, study), contents.trial_identity(trial, study)

@@ -93,7 +93,8 @@ def _write(study: Study, trial: TrialRecord, reports: Sequence[ReportRecord], *,
     run.define_metric("*", step_metric="epoch")
     for step, points in groupby(contents.report_points(reports), key=lambda point: point.step):
         run.log({"epoch": step, **{point.key: point.value for point in points}}, step=step)
-    run.summary.update({point.key: point.value for point in contents.size_points(trial)})
+    shown = [*contents.size_points(trial), *contents.counted_points(trial, reports)]
+    run.summary.update({point.key: point.value for point in shown})
     run.summary.update({f"final/{name}": value for name, value in contents.final_objectives(study, trial, reports)})
     run.summary.update({"state": str(trial.state), "attempt": trial.attempt})
     run.finish(exit_code=int(trial.state is TrialState.FAIL))

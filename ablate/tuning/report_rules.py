@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ablate.base.errors import StudyFailedError
-from ablate.core.objectives import on_test, value_fault
+from ablate.core.objectives import on_test, value_fault, with_test
 from ablate.core.trial import Decision, Report, TrialState, place_of
 from ablate.tuning.state.trial_progress import ReportSummary, TrialProgress, metric_of
 
@@ -56,21 +57,22 @@ def judge(
         return Decision.STOP, TrialState.FAIL, fault
     report = _without_diverged(study, trial, report)
     step = ReportSummary.of(trial.key, report, Decision.CONTINUE)
+    means = step.means if trial.is_counted(step) else with_test(trial.means, step.means)
     if step.diverged and (report.final or trial.config.stage != "confirm"):
         seeds = [s for s, gone in zip(trial.config.seeds, report.diverged, strict=True) if gone]
         return Decision.STOP, TrialState.FAIL, f"diverged at {study.unit} {report.epoch} (seeds {seeds})"
     if report.final:
-        missing = _missing_objectives(study, trial, step)
+        missing = _missing_objectives(study, trial, means, step.wall_seconds)
         if missing:
-            known = ", ".join(sorted(step.means))
-            error = f"no finite value of {', '.join(missing)} in the last report (reported: {known})"
+            known, which = ", ".join(sorted(means)), "last" if trial.config.best is None else "best"
+            error = f"no finite value of {', '.join(missing)} in the {which} report (reported: {known})"
             error += f". {report.note}" if report.note else ""
             return Decision.STOP, TrialState.FAIL, error
         return Decision.CONTINUE, TrialState.COMPLETE, None
     decision = search.decide(trial, step)
     if decision is Decision.CONTINUE:
         return decision, None, None
-    lacking = [name for name in _missing_objectives(study, trial, step) if name not in step.means]
+    lacking = [name for name in _missing_objectives(study, trial, means, step.wall_seconds) if name not in means]
     if not lacking:
         return decision, TrialState.PRUNED, None
     error = f"no {', '.join(lacking)} in the report of {study.unit} {report.epoch}, by which trials are stopped"
@@ -106,13 +108,13 @@ def _without_diverged(study: Study, trial: TrialProgress, report: Report) -> Rep
     return replace(report, metrics=left, diverged=()) if left else report
 
 
-def _missing_objectives(study: Study, trial: TrialProgress, step: ReportSummary) -> list[str]:
-    """Return the objectives that have no finite value in `step`; a confirmation is judged on the test split."""
+def _missing_objectives(
+    study: Study, trial: TrialProgress, means: Mapping[str, float], wall_seconds: float
+) -> list[str]:
+    """Return the objectives that have no finite value in `means`; a confirmation is judged on the test split."""
     names = [o.metric for o in study.objectives]
     if trial.config.stage == "confirm":
         confirms = study.compare is None
-        names = [on_test(name) if confirms or on_test(name) in step.means else name for name in names]
-    values = {
-        name: metric_of(name, means=step.means, size=trial.size, wall_seconds=step.wall_seconds) for name in names
-    }
+        names = [on_test(name) if confirms or on_test(name) in means else name for name in names]
+    values = {name: metric_of(name, means=means, size=trial.size, wall_seconds=wall_seconds) for name in names}
     return [name for name, value in values.items() if not abs(value) < float("inf")]

@@ -46,6 +46,20 @@ def test_a_trial_that_was_ended_anywhere_continues_to_the_same_bits(form: str) -
     assert in_a_process("-m", "support.adapters", form) == "equal"
 
 
+@pytest.mark.timeout(LIMIT)
+@pytest.mark.parametrize("library", sorted(NEEDED))
+def test_the_network_of_the_best_report_is_tested(library: str) -> None:
+    require(library)
+    assert in_a_process("-m", "support.adapters", library, "counted") == "equal"
+
+
+@pytest.mark.timeout(LIMIT)
+@pytest.mark.parametrize("library", sorted(NEEDED))
+def test_a_library_that_stops_early_ends_its_trial_and_keeps_its_best(library: str) -> None:
+    require(library)
+    assert in_a_process("-m", "support.adapters", library, "stopping") == "equal"
+
+
 REFUSED = {
     "huggingface": "from transformers import TrainingArguments as A\nfrom types import SimpleNamespace as N\n"
     "from ablate.functions.huggingface import fit\nfit(run, N(args=A(output_dir='x', report_to='none')))",

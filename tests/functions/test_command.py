@@ -14,6 +14,7 @@ import polars as pl
 import pytest
 
 from ablate.base.errors import PausedError, RequestError, StudyFileError, TrialError
+from ablate.core.objectives import BestReport
 from ablate.core.registry import read_task
 from ablate.core.trainable import load_trainable
 from ablate.core.trial import Report, TrialConfig, TrialKey
@@ -58,6 +59,9 @@ def reports(
     stage: Any = "search",
     epochs: int = 3,
     pause: Callable[[], bool] = lambda: False,
+    best: BestReport | None = None,
+    evaluates: int | None = None,
+    place: Path | None = None,
     **more: Any,
 ) -> Iterator[Report]:
     name = trainable_name({"command": command, "metrics": METRICS} | more)
@@ -69,8 +73,10 @@ def reports(
         trainable=name,
         seeds=(0, 1),
         study_seed=0,
+        best=best,
+        evaluates=evaluates,
     )
-    return load_trainable(name).train(config, data_dir=None, checkpoints=None, device="cpu", attempt=1, pause=pause)
+    return load_trainable(name).train(config, data_dir=None, checkpoints=place, device="cpu", attempt=1, pause=pause)
 
 
 def test_each_time_that_all_metrics_were_printed_is_a_report(folder: Path) -> None:
@@ -268,3 +274,45 @@ def test_wrap_searches_a_command_and_continues_it(folder: Path, capfd: pytest.Ca
     trials = pl.read_parquet(folder / "runs" / "w" / "trials.parquet")
     assert (trials.height, trials["config.x"].dtype) == (3, pl.Int64)
     assert len((folder / "started-0").read_text().split()) == 3
+
+
+CURVE = """\
+import sys
+seed, epochs, form = int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+losses = [[5, 3, 2, 4], [4, 4, 1, 3]][seed]  # the third report is the best
+for epoch, loss in enumerate(losses, start=1):
+    before = f"test_loss={10 * epoch + seed} " if form == "before" else ""
+    print(f"epoch={epoch}" if form == "epochs" else "", f"{before}val_loss={loss} val_extra={epoch}")
+    if form in ("behind", "epochs") or (form == "seldom" and epoch % 2 == 0):
+        print(f"test_loss={10 * epoch + seed}")
+if form == "end":
+    print("test_loss=0.5")
+"""
+BEST = BestReport(metric="val_loss", direction="minimize")
+
+
+@pytest.mark.parametrize(
+    ("form", "tested"),
+    [("before", [30.0, 31.0]), ("behind", [30.0, 31.0]), ("epochs", [30.0, 31.0]), ("end", [0.5, 0.5])],
+)
+def test_what_was_printed_of_the_best_report_is_that_of_the_test_split(
+    form: str, tested: list[float], folder: Path
+) -> None:
+    (folder / "train.py").write_text(CURVE)
+    asked = {"epochs": 4, "best": BEST, "place": folder / "trial"}
+    asked |= {"epoch": "epoch={number}"} if form == "epochs" else {}
+    found = list(reports(f"{COMMAND} {form}", stage="confirm", **asked))[-1]
+    assert [m["test_loss"] for m in found.metrics] == tested
+    assert [m["val_loss"] for m in found.metrics] == [4, 3], "its last report"
+    (read,) = reports(f"{COMMAND} {form}", stage="confirm", evaluates=0, **asked)
+    assert (read.epoch, read.final) == (3, True)
+    assert [(m["val_loss"], m["test_loss"]) for m in read.metrics] == list(zip([2, 1], tested, strict=True))
+
+
+def test_values_of_the_test_split_that_belong_to_no_report_are_refused(folder: Path) -> None:
+    (folder / "train.py").write_text(CURVE)
+    says = (
+        r"printed test_loss 2 times, and none is known to be of its best report \(number 3\): print it with each report"
+    )
+    with pytest.raises(TrialError, match=says):
+        list(reports(f"{COMMAND} seldom", stage="confirm", epochs=4, best=BEST))

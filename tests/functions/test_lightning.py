@@ -215,6 +215,24 @@ def test_a_checkpoint_of_the_users_own_is_still_a_file(tmp_path: Path) -> None:
     assert float(best.best_model_score) == min(losses)
 
 
+@pytest.mark.parametrize("after", [0, 1, 2, 3])
+def test_early_stopping_of_the_users_own_ends_the_trial_also_after_a_kill(after: int) -> None:
+    """A constant loss is never better than the first one: with a patience of 2, the third epoch is the last."""
+    lightning = package("lightning")
+    made = (logging_module(lightning, "val_loss"), parts(lightning)[1])
+
+    def stopping() -> Any:
+        return import_module("lightning.pytorch.callbacks").EarlyStopping("val_loss", patience=2)
+
+    first = a_run()
+    reports = stepped(lightning, first, made, callbacks=[stopping()])
+    found = [next(reports) for _ in range(after)]
+    kept = first.state() if after else None
+    reports.close()
+    found += stepped(lightning, a_run(kept), made, callbacks=[stopping()])
+    assert [metrics["val_loss"] for metrics in found] == [1.0] * 3
+
+
 @pytest.mark.parametrize("options", [{"max_steps": 7}, {"devices": 2}])
 def test_a_trainer_that_counts_steps_or_devices_is_refused(options: dict[str, Any]) -> None:
     lightning = package("lightning")
@@ -299,7 +317,9 @@ def test_names_that_are_no_metrics_are_refused(logged: tuple[str, ...], options:
         next(stepped(lightning, run, made, **options))
 
 
-def test_another_rule_of_stopping_does_not_shorten_a_trial() -> None:
+@pytest.mark.parametrize("fewest", [1, 3])
+def test_early_stopping_does_not_end_a_trial_before_the_fewest_epochs(fewest: int) -> None:
     lightning = package("lightning")
-    stop = import_module("lightning.pytorch.callbacks").EarlyStopping("val_loss", patience=0, mode="max")
-    assert len(list(stepped(lightning, a_run(), parts(lightning), callbacks=[stop], min_epochs=3))) == EPOCHS
+    stop = import_module("lightning.pytorch.callbacks").EarlyStopping("val_loss", patience=1, mode="max")
+    found = list(stepped(lightning, a_run(), parts(lightning), callbacks=[stop], min_epochs=fewest))
+    assert len(found) == max(2, fewest), "a loss that falls is never higher than at the first epoch"

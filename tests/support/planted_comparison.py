@@ -112,6 +112,11 @@ def _reports(trial: dict[str, Any], last: dict[int, float]) -> list[dict[str, An
             accuracy = math.nan if gone else final - 0.1 * (EPOCHS - epoch)
             row = {name: trial[name] for name in ("study", "dataset", "trial", "stage")}
             row |= {"replicate": replicate, "seed": seed, "epoch": epoch, "decision": "CONTINUE", "diverged": gone}
-            row |= {"final": epoch == EPOCHS, "val_accuracy": accuracy, "val_loss": 2 * (1 - accuracy)}
+            row |= {
+                "final": epoch == EPOCHS,
+                "counts": epoch == trial["epochs"],
+                "val_accuracy": accuracy,
+                "val_loss": 2 * (1 - accuracy),
+            }
             rows.append(row)
     return rows

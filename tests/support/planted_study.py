@@ -74,7 +74,12 @@ def report_rows(trial: dict[str, Any], accuracies: list[float]) -> list[dict[str
             value = last - (last - 0.1) * math.expm1(trial["epochs"] - epoch) / math.expm1(EPOCHS)
             row = {"study": "planted", "dataset": trial["dataset"], "trial": trial["trial"], "stage": trial["stage"]}
             row |= {"replicate": replicate, "seed": replicate + CONFIRM_SEED_BASE * confirm, "epoch": epoch}
-            row |= {"decision": "CONTINUE", "val_accuracy": value, "val_loss": 2 * (1 - value)}
+            row |= {
+                "counts": epoch == trial["epochs"],
+                "decision": "CONTINUE",
+                "val_accuracy": value,
+                "val_loss": 2 * (1 - value),
+            }
             if confirm and epoch == trial["epochs"]:
                 row |= {"test_accuracy": value, "test_loss": 2 * (1 - value)}
             rows.append(row)

@@ -35,7 +35,15 @@ def reports_of(trials: pl.DataFrame, seeds: Mapping[str, Sequence[int]]) -> pl.D
     """Return the last report of each trial on the seeds of its stage."""
     empty = dict.fromkeys(REPORT_COLUMNS)
     listed = [
-        {**empty, "dataset": "digits", "trial": row["trial"], "stage": row["stage"], "seed": seed, "final": True}
+        {
+            **empty,
+            "dataset": "digits",
+            "trial": row["trial"],
+            "stage": row["stage"],
+            "seed": seed,
+            "final": True,
+            "counts": True,
+        }
         for row in trials.iter_rows(named=True)
         for seed in seeds.get(row["stage"], ())
     ]

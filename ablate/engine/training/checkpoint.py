@@ -59,13 +59,18 @@ class CheckpointId:
         step = f"-step-{self.step:06d}" if self.step else ""
         return f"epoch-{self.epoch:06d}{step}-attempt-{self.attempt:03d}.safetensors"
 
+    def is_of_report(self, epoch: int | None) -> bool:
+        """Return whether it is the checkpoint of the report after `epoch`."""
+        return (self.epoch, self.step) == (epoch, 0)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
     """The state of a trial: last `report`, seconds of training, `tensors`, and other JSON values in `state`.
 
     `midway` is the additional state of an unfinished epoch (docs/training.md); `metrics` names the means in it. Trials
-    of the family have a `shape`, and tensors as Layout.tensors returns them.
+    of the family have a `shape`, and tensors as Layout.tensors returns them. `counted` is the epoch of the trial's best
+    report so far, whose checkpoint is kept too; None for a trial whose last report counts.
     """
 
     checkpoint_id: CheckpointId
@@ -77,6 +82,7 @@ class Checkpoint:
     state: Mapping[str, Any] = field(default_factory=dict)
     midway: Mapping[str, Tensor] = field(default_factory=dict)
     metrics: tuple[str, ...] = ()
+    counted: int | None = None
 
 
 class _Content(BaseModel):
@@ -91,6 +97,7 @@ class _Content(BaseModel):
     step: int
     wall_seconds: float
     metrics: tuple[str, ...]
+    counted: int | None
 
 
 class _DamagedError(CheckpointError):
@@ -100,8 +107,8 @@ class _DamagedError(CheckpointError):
 def write(place: Place, checkpoint: Checkpoint) -> None:
     """Write a checkpoint atomically; it is durable when this returns.
 
-    The newest two files of this attempt and earlier ones are kept; those of later attempts are not touched. Raises
-    CheckpointDownError if `place` cannot be written.
+    The newest two files of this attempt and earlier ones are kept, and that of the best report; those of later attempts
+    are not touched. Raises CheckpointDownError if `place` cannot be written.
     """
     checkpoint_id = checkpoint.checkpoint_id
     content = json.dumps(
@@ -115,6 +122,7 @@ def write(place: Place, checkpoint: Checkpoint) -> None:
             "step": checkpoint_id.step,
             "wall_seconds": checkpoint.wall_seconds,
             "metrics": checkpoint.metrics,
+            "counted": checkpoint.counted,
         }
     )
     tensors = {**checkpoint.tensors, **{f"midway.{name}": value for name, value in checkpoint.midway.items()}}
@@ -122,9 +130,11 @@ def write(place: Place, checkpoint: Checkpoint) -> None:
     with _faults_explained(f"write checkpoint {redact_url(place)}/{checkpoint_id.name}", place):
         folder = open_folder(place)
         folder.write(checkpoint_id.name, packed)
-        own = [name for found, name in _newest_first(folder) if found.attempt <= checkpoint_id.attempt]
-        for name in own[KEPT:]:
-            folder.remove(name)
+        own = [each for each in _newest_first(folder) if each[0].attempt <= checkpoint_id.attempt]
+        counted = [name for found, name in own if found.is_of_report(checkpoint.counted)]
+        for _, name in own[KEPT:]:
+            if name not in counted[:1]:
+                folder.remove(name)
 
 
 def keep_samples(place: Place, attempt: int, found: SampleValues) -> None:
@@ -136,13 +146,21 @@ def keep_samples(place: Place, attempt: int, found: SampleValues) -> None:
 def rewrite(place: Place, found: Checkpoint, attempt: int) -> Checkpoint:
     """Write a checkpoint of an earlier attempt again as one of `attempt`, and return it.
 
-    If the earlier attempt still runs somewhere, its later checkpoints are then ignored.
+    If the earlier attempt still runs somewhere, its later checkpoints are then ignored. The checkpoint of the best
+    report follows, as the earlier attempt may remove its own.
     """
+    best = find_counted(place, found)
+    mine = _as_of(found, attempt)
+    write(place, mine)
+    if best is not None and best is not found:
+        write(place, _as_of(best, attempt))
+    return mine
+
+
+def _as_of(found: Checkpoint, attempt: int) -> Checkpoint:
     position = replace(found.checkpoint_id, attempt=attempt)
     report = None if found.report is None else replace(found.report, checkpoint=position.name)
-    mine = replace(found, checkpoint_id=position, report=report)
-    write(place, mine)
-    return mine
+    return replace(found, checkpoint_id=position, report=report)
 
 
 def discard(place: Place, epoch: int) -> None:
@@ -154,17 +172,15 @@ def discard(place: Place, epoch: int) -> None:
                 folder.remove(name)
 
 
-def final_report(found: Checkpoint | None, config: TrialConfig, place: Place | None) -> tuple[Checkpoint, Report]:
-    """Return the checkpoint of the last epoch of the trial that `config` evaluates, and its report.
-
-    Raises CheckpointError if `found`, the newest one in `place`, is not of the last epoch.
-    """
-    if found is None or found.report is None or not found.report.final:
-        where = "" if place is None else f" in {redact_url(place)}"
-        raise CheckpointError(
-            f"trial {config.origin.key} cannot be read on the test split: no whole checkpoint of its last epoch{where}"
-        )
-    return found, found.report
+def find_counted(place: Place, found: Checkpoint) -> Checkpoint | None:
+    """Return the checkpoint of the report that counts, given a trial's newest; None if there is no whole one."""
+    if found.counted is None or found.checkpoint_id.is_of_report(found.counted):
+        return found
+    with _faults_explained(f"read checkpoints in {redact_url(place)}", place):
+        folder, attempt = open_folder(place), found.checkpoint_id.attempt
+        own = [(each, name) for each, name in _newest_first(folder) if each.attempt <= attempt]
+        names = [name for each, name in own if each.is_of_report(found.counted)]
+        return _newest_whole(folder, place, names, lambda name: False)[0]
 
 
 def newest(place: Place, config: TrialConfig, *, attempt: int | None = None) -> Checkpoint | None:
@@ -184,6 +200,9 @@ def newest(place: Place, config: TrialConfig, *, attempt: int | None = None) -> 
                 break
     if found is not None:
         _check_identity(f"{redact_url(place)}/{found.checkpoint_id.name}", found, config)
+        if find_counted(place, found) is None:
+            logger.warning("the checkpoint of the best report of %s is lost: it begins again", config.key)
+            return None
     return found
 
 
@@ -262,6 +281,7 @@ def _unpack(packed: bytes, name: str, path: str) -> Checkpoint:
         state=content.state,
         midway={n.removeprefix("midway."): value for n, value in tensors.items() if n.startswith("midway.")},
         metrics=content.metrics,
+        counted=content.counted,
     )
 
 

@@ -14,7 +14,7 @@ from ablate.engine.tasks import Data, load_task
 from ablate.engine.training import checkpoint
 from ablate.engine.training.common import Common
 from ablate.engine.training.pack import TrialPack
-from ablate.engine.training.progress import CADENCE, Cadence, never
+from ablate.engine.training.progress import CADENCE, Cadence, final_report, never
 
 
 def train(
@@ -60,7 +60,7 @@ def train(
 
 
 def _run_test(common: Common, member: Member, pause: Callable[[], bool]) -> Report:
-    """Return the last report of the evaluated trial, with its networks' metrics on the test split added.
+    """Return the report of the evaluated trial that counts, with its networks' metrics on the test split added.
 
     Nothing is trained; what each sample scored is written beside the checkpoints. Raises CheckpointError if the
     checkpoint of its last epoch is missing.
@@ -72,7 +72,7 @@ def _run_test(common: Common, member: Member, pause: Callable[[], bool]) -> Repo
             raise PausedError(f"trial {config.key} has paused")
 
     newest = None if place is None else checkpoint.newest(place, config.origin)
-    found, report = checkpoint.final_report(newest, config, place)
+    found, report = final_report(newest, config, place)
     trial = common.prepared(member)
     trial.replicas.layout.restore(trial.replicas.state, found.tensors)
     common.line_up([trial])

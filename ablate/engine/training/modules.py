@@ -92,7 +92,7 @@ def initial_weights(config: TrialConfig, shape: InputShape, *, replicate: int) -
 
 
 def predictor(config: TrialConfig, checkpoints: Place, replicate: int = 0) -> nn.Module:
-    """Return the plain module with the weights of `replicate` from the newest whole checkpoint, in evaluation mode.
+    """Return the plain module with the weights of `replicate` of the report that counts, in evaluation mode.
 
     It maps the task's inputs, on the CPU, to scores, and needs no data. Inputs are tokens x [B, T, F] or ids [B, T]
     (`Data.tokens` makes both), or the pair (source ids [B, S], target ids shifted right after `Data.start` [B, T]).
@@ -102,7 +102,8 @@ def predictor(config: TrialConfig, checkpoints: Place, replicate: int = 0) -> nn
     """
     if not 0 <= replicate < len(config.seeds):
         raise RequestError(f"{config.key} has replicates 0 to {len(config.seeds) - 1}, not {replicate}")
-    found = checkpoint.newest(checkpoints, config)
+    newest = checkpoint.newest(checkpoints, config)
+    found = None if newest is None else checkpoint.find_counted(checkpoints, newest)
     if found is None:
         raise CheckpointError(f"no whole checkpoint of {config.key} in {redact_url(checkpoints)}")
     assert found.shape is not None

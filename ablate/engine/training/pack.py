@@ -241,7 +241,8 @@ class TrialPack:
                 if bool(trial.alive.any()):
                     check_parts(replacements_of(common.group.module))
                     running = {f"train_{name}": trial.of(value) for name, value in means.values().items()}
-                    found[trial.config.key] = trial.listed(running | self._judged_values(common, trial, val))
+                    judged = trial.listed(running | self._judged_values(common, trial, val))
+                    found[trial.config.key] = self._tested(common, trial, judged)
             except (_Paused, *OF_ALL):
                 raise
             except Exception as error:  # a test part that cannot be read, a user's metric
@@ -254,9 +255,17 @@ class TrialPack:
         written = common.corpus(trial, trial.parts.validation, "validation", self._ask)
         values = {f"val_{name}": value for name, value in (val | written).items()}
         values["learning_rate"] = trial.of(common.group.learning_rates())
-        if _is_last(trial) and trial.config.stage == "confirm":
-            values |= common.test_values(trial, self._ask)
         return values
+
+    def _tested(
+        self, common: Common, trial: Trained, metrics: tuple[dict[str, float], ...]
+    ) -> tuple[dict[str, float], ...]:
+        """Return the metrics of a report; at the end of a confirmation with those of the network that counts."""
+        if not _is_last(trial) or trial.config.stage != "confirm":
+            return metrics
+        with trial.progress.counted_weights(metrics):
+            tested = trial.listed(common.test_values(trial, self._ask))
+        return tuple({**before, **after} for before, after in zip(metrics, tested, strict=True))
 
     def _ask(self) -> None:
         """Between two steps, raise _Paused on request, and write checkpoints if the interval has passed."""

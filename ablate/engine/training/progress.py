@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from ablate.base.errors import CheckpointError, PausedError
 from ablate.base.files import Place
+from ablate.base.redaction import redact_url
+from ablate.core.objectives import mean
 from ablate.core.trial import Report, TrialConfig
 from ablate.engine.models.settings import InputShape
 from ablate.engine.training import checkpoint
@@ -71,6 +76,58 @@ class Stopwatch:
         self._total, self._since = seconds, None
 
 
+class Counted:
+    """The report of a trial that counts so far, for a trial whose best report counts: its epoch, and its state.
+
+    The state is a checkpoint in `place`; without a place, what `take` was given.
+    """
+
+    def __init__(self, config: TrialConfig, place: Place | None) -> None:
+        self.epoch: int | None = None
+        self._best, self._place, self._value = config.best, place, math.nan
+        self._held: Any = None
+
+    def restore(self, found: Checkpoint) -> None:
+        """Continue from the newest checkpoint of the trial."""
+        best = None if self._place is None or found.counted is None else checkpoint.find_counted(self._place, found)
+        if best is not None and best.report is not None:
+            self.take(best.report)
+
+    def is_replaced(self, metrics: Sequence[Mapping[str, float]]) -> bool:
+        """Return whether a further report, by its metrics of each replicate, is the one that counts."""
+        return self._best is None or self._best.replaces(self._mean(metrics), self._value)
+
+    def take(self, report: Report, held: Any = None) -> None:
+        """Apply a further report, and hold its state if there is no place for checkpoints."""
+        if self._best is not None and self.is_replaced(report.metrics):
+            self.epoch, self._value = report.epoch, self._mean(report.metrics)
+            self._held = held if self._place is None else None
+
+    def state(self, attempt: int, epoch: int) -> Any:
+        """Return the checkpoint of the report that counts, after `epoch`, or what was held; raise CheckpointError."""
+        if self._place is None:
+            return self._held
+        return checkpoint.read(self._place, CheckpointId(attempt=attempt, epoch=epoch).name)
+
+    def _mean(self, metrics: Sequence[Mapping[str, float]]) -> float:
+        assert self._best is not None
+        return mean(each.get(self._best.metric) for each in metrics)
+
+
+def final_report(found: Checkpoint | None, config: TrialConfig, place: Place | None) -> tuple[Checkpoint, Report]:
+    """Return the checkpoint of the report that counts of the trial that `config` evaluates, and that report as final.
+
+    Raises CheckpointError if `found`, the newest one in `place`, is not of the last epoch.
+    """
+    best = None if found is None or place is None else checkpoint.find_counted(place, found)
+    if found is None or best is None or best.report is None or found.report is None or not found.report.final:
+        where = "" if place is None else f" in {redact_url(place)}"
+        raise CheckpointError(
+            f"trial {config.origin.key} cannot be read on the test split: no whole checkpoint of its last epoch{where}"
+        )
+    return best, replace(best.report, final=True, diverged=found.report.diverged, note=found.report.note)
+
+
 class TrainingProgress:
     """The progress of a trial through its epochs, starting from the newest checkpoint in `place`.
 
@@ -88,6 +145,7 @@ class TrainingProgress:
         self.report: Report | None = None
         self._midway: Checkpoint | None = None
         self._saved = (0, 0)
+        self.counted = Counted(config, place)
 
     def go_on(self) -> None:
         """Restore the newest whole checkpoint, if there is one. Raises CheckpointError.
@@ -106,6 +164,7 @@ class TrainingProgress:
             if found.checkpoint_id.attempt < self.attempt:
                 found = checkpoint.rewrite(self.place, found, self.attempt)
             self.report = found.report
+            self.counted.restore(found)
         elif self.attempt > 1:
             self._write(Means(None))
 
@@ -152,8 +211,29 @@ class TrainingProgress:
         """Write a checkpoint with `report`; return the report with the file's name. Raises CheckpointDownError."""
         named = replace(report, checkpoint=self.checkpoint_id.name) if self.place is not None else report
         self.report = named
+        self.counted.take(named, self._tensors() if self.place is None else None)
         self.save(Means(None))
         return named
+
+    @contextmanager
+    def counted_weights(self, metrics: Sequence[Mapping[str, float]]) -> Iterator[None]:
+        """Give the replicas the state of the report that counts in the block, given the metrics of a further report.
+
+        Raises CheckpointError, and CheckpointDownError if the checkpoints cannot be read.
+        """
+        epoch = self.counted.epoch
+        if epoch is None or self.counted.is_replaced(metrics):
+            yield
+            return
+        layout, now, best = self.replicas.layout, self._tensors(), self.counted.state(self.attempt, epoch)
+        layout.restore(self.replicas.state, best.tensors if isinstance(best, Checkpoint) else best)
+        try:
+            yield
+        finally:
+            layout.restore(self.replicas.state, now)
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return self.replicas.layout.tensors(self.replicas.state)
 
     def save(self, means: Means) -> None:
         """Write a checkpoint of the current position, unless there is one; `means` are those of its epoch so far."""
@@ -177,11 +257,12 @@ class TrainingProgress:
             checkpoint_id=self.checkpoint_id,
             report=self.report,
             wall_seconds=self.seconds,
-            tensors=self.replicas.layout.tensors(self.replicas.state),
+            tensors=self._tensors(),
             trial=self.config.to_json(),
             shape=self.shape,
             midway=midway,
             metrics=tuple(means.sums) if self.step else (),
+            counted=self.counted.epoch,
         )
         checkpoint.write(self.place, found)
         self._saved = (self.epoch, self.step)

@@ -19,15 +19,17 @@ from ablate.results.statistics.samples import Spread, difference_interval
 from ablate.results.trials.pooling import NETWORK, alike_over_seeds, pooled
 from ablate.results.trials.results import Results, once
 from ablate.results.trials.sample_tables import SAMPLES, values_by_sample
+from ablate.results.trials.tables import REPORT_COLUMNS
 from ablate.study import PLACEBO, VARIANT
 
 
 @dataclass(frozen=True, kw_only=True)
 class Runs:
-    """The trials of a design, one position each, with the last report of every seed.
+    """The trials of a design, one position each, with the report of every seed that counts.
 
-    `table` is the trials table, `last` the rows of each trial's last report with their `place` and `of_complete`.
-    `counted` is what a diverged seed counts as, by metric (`compare.diverged`).
+    `table` is the trials table, `last` the rows of each trial's report that counts with their `place` and
+    `of_complete`; `final` and `diverged` say what a seed's training ended with. `counted` is what a diverged seed
+    counts as, by metric (`compare.diverged`).
     """
 
     table: pl.DataFrame
@@ -67,7 +69,7 @@ class Runs:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """A metric in the last report of every trial and seed, [n, seeds]: `known` where it exists, `lost` if diverged.
+    """A metric of every trial and seed, [n, seeds]: `known` where it exists, `lost` if diverged.
 
     The value of a lost seed is NaN, or what a diverged seed counts as.
     """
@@ -143,23 +145,26 @@ def collect(results: Results) -> Runs:
     """Return the trials of the design: a configuration is the parameters without the variant, on its data set.
 
     Further seeds are pooled with the first ones, once their trial is complete or has diverged (`pooled`). The values
-    that a later trial measured on the test split are part of their last report. The seeds of a placebo are its own, so
+    that a later trial measured on the test split are part of their report. The seeds of a placebo are its own, so
     that each is paired with the baseline's at its position.
     """
     study, trials, reports = results.study, results.trials, results.reports
+    ended = {name: pl.col(name).any().over("dataset", "trial", "replicate") for name in ("final", "diverged")}
     lost = [~pl.col(m).is_finite() for m in study.compared.diverged if m in reports.columns]
     if lost:  # a seed without a finite value of a metric of `compare.diverged` at its end has diverged
-        lacks = pl.col("final") & pl.any_horizontal(lost).fill_null(False)
+        lacks = pl.col("counts") & ended["final"] & pl.any_horizontal(lost).fill_null(False)
         reports = reports.with_columns(pl.col("diverged") | lacks)
     trials, reports = pooled(trials, reports)
+    reports = reports.with_columns(**ended, _later=ended["diverged"] & ~pl.col("diverged"))
     names = [name for name in study.space.names() if name != VARIANT and name in trials.columns]
     key = pl.struct(names).struct.json_encode() if names else pl.lit("")
     own = trials.filter(pl.col("stage") == "search", pl.col("source").is_null(), pl.col("dataset").is_in(study.labels))
     table = own.with_columns(key.alias("configuration")).sort("dataset", "trial")
     once = ["dataset", VARIANT, "configuration"]
     table = table.unique(once, keep="last", maintain_order=True).with_row_index("place")
-    last = reports.filter(pl.col("epoch") == pl.col("epoch").max().over("dataset", "trial", "seed"))
-    last = _with_test(last, trials)
+    last = _with_test(reports.filter("counts"), trials)
+    metrics = [name for name in last.columns if name not in REPORT_COLUMNS and name != "_later"]
+    last = last.with_columns(pl.when("_later").then(math.nan).otherwise(pl.col(m)).alias(m) for m in metrics)
     place = table.select("dataset", "trial", "place", VARIANT, of_complete=pl.col("state") == "COMPLETE")
     last = last.join(place, on=["dataset", "trial"])
     if study.compared.placebo:
@@ -170,7 +175,7 @@ def collect(results: Results) -> Runs:
 
 
 def _with_test(last: pl.DataFrame, trials: pl.DataFrame) -> pl.DataFrame:
-    """Return the last reports of search trials, with `test_*` of each seed from the trials that evaluate them."""
+    """Return the reports of search trials, with `test_*` of each seed from the trials that evaluate them."""
     names = [name for name in last.columns if name.startswith("test_")]
     if not names:
         return last
@@ -183,7 +188,7 @@ def _with_test(last: pl.DataFrame, trials: pl.DataFrame) -> pl.DataFrame:
 
 
 def measure(runs: Runs, metric: str) -> Measured:
-    """Return the last reported values of a metric for complete and for diverged trials.
+    """Return the values of a metric that count, for complete and for diverged trials.
 
     A seed that diverged has the value that the study file gives it (`compare.diverged`). Without one it is NaN, and so
     is every seed of a trial that was ended because one of them diverged.

@@ -58,15 +58,17 @@ def tuning_trials_of(study: Study, trials: pl.DataFrame) -> pl.DataFrame:
 def tuning_scores(results: Results) -> pl.DataFrame:
     """Return one row per seed of each complete tuning trial, by number: the row, its values, `seed` and `score`.
 
-    `score` is the tuning metric of the seed's last report, null if it is not finite.
+    `score` is the seed's tuning metric, null if it is not finite.
     """
     study, trials, reports = results.study, results.trials, results.reports
     metric, own = tuning_metric(study), tuning_trials_of(study, trials).filter(pl.col("state") == "COMPLETE")
     tuned = [name for name in study.tuned.names() if name in own.columns]
     score = pl.col(metric) if metric in reports.columns else pl.lit(None, pl.Float64())
-    last = reports.filter(pl.col("final")).select("dataset", "trial", "seed", score=score.cast(pl.Float64()))
-    last = last.with_columns(score=pl.when(pl.col("score").is_finite()).then("score"))
-    found = own.select(*ROW, "values", *tuned, "trial").join(last, on=["dataset", "trial"], maintain_order="left_right")
+    counted = reports.filter("counts").select("dataset", "trial", "seed", score=score.cast(pl.Float64()))
+    counted = counted.with_columns(score=pl.when(pl.col("score").is_finite()).then("score"))
+    found = own.select(*ROW, "values", *tuned, "trial").join(
+        counted, on=["dataset", "trial"], maintain_order="left_right"
+    )
     return found.sort("trial", maintain_order=True)
 
 

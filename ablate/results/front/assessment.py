@@ -78,7 +78,7 @@ def assess(results: Results, dataset: str) -> Assessment | None:
     floor, ceiling = natural_bounds(quality.metric)
     number = replace(number, low=max(number.low, floor), high=min(number.high, ceiling))
     own = reports.filter(pl.col("dataset") == dataset, pl.col("trial") == numbers[best])
-    spread = spread_of(own.filter(pl.col("epoch") == pl.col("epoch").max()), metric)
+    spread = spread_of(own.filter("counts"), metric)
     return Assessment(
         look=look,
         seeds=(int(counts.min()), int(counts.max())),
@@ -113,15 +113,15 @@ def _losses(rows: pl.DataFrame, objectives: list[Objective]) -> Values:
 
 
 def values_by_seed(reports: pl.DataFrame, dataset: str, numbers: Sequence[int], metric: str) -> Values:
-    """Return a metric of the last reports of these trials, [trials, seeds]; NaN where a trial lacks a seed."""
+    """Return a metric of these trials by seed, [trials, seeds]; NaN where a trial lacks a seed."""
     if metric not in reports.columns:
         return np.empty((len(numbers), 0))
     own = reports.filter(pl.col("dataset") == dataset, pl.col("trial").is_in(numbers))
-    last = own.filter(pl.col("epoch") == pl.col("epoch").max().over("trial"), pl.col(metric).is_not_null())
-    seeds = {seed: place for place, seed in enumerate(sorted(set(last["seed"])))}
+    counted = own.filter("counts", pl.col(metric).is_not_null())
+    seeds = {seed: place for place, seed in enumerate(sorted(set(counted["seed"])))}
     rows = {number: place for place, number in enumerate(numbers)}
     found = np.full((len(rows), len(seeds)), math.nan)
-    for number, seed, value in last.select("trial", "seed", metric).iter_rows():
+    for number, seed, value in counted.select("trial", "seed", metric).iter_rows():
         found[rows[number], seeds[seed]] = value
     return found
 

@@ -8,7 +8,7 @@ from ablate.core.objectives import is_maximized, is_share, quality_objective
 from ablate.results.front.confirmation import failed_text, open_text
 from ablate.results.front.findings import Findings
 from ablate.results.front.front import confirmed, metric_at
-from ablate.results.front.tables import last_reports, network, quality_name
+from ablate.results.front.tables import counted_rows, network, quality_name
 from ablate.results.rendering.numbers import format_signed
 from ablate.results.statistics.intervals import FEW_SEEDS, smallest_effect
 from ablate.results.trials.pooling import alike_over_seeds
@@ -31,7 +31,7 @@ def cautions(found: Findings) -> Iterator[StudyWarning]:
     seeds = [row["replicates"] for row in front.iter_rows(named=True) if row["stage"] == "confirm"]
     if seeds and min(seeds) < FEW_SEEDS:
         yield StudyWarning(code="few-seeds", text=_few_seeds(min(seeds)))
-    alike = alike_over_seeds(last_reports(found.pooled.reports), "trial")
+    alike = alike_over_seeds(counted_rows(found.pooled.reports), "trial")
     if same := [network(study, row) for row in front.iter_rows(named=True) if row["trial"] in alike]:
         yield equal_seeds("; ".join(same))
     margin = study.confirm.margin if study.confirm else {}

@@ -17,7 +17,7 @@ from ablate.results.front.findings import Findings
 from ablate.results.front.front import confirmed, metric_at
 from ablate.results.front.learning import curves_figure
 from ablate.results.front.summary import size_metric
-from ablate.results.front.tables import last_reports, network, quality_name, replicate_values
+from ablate.results.front.tables import counted_rows, network, quality_name, replicate_values
 from ablate.results.rendering.drawing import (
     SHAPES,
     Figure,
@@ -240,7 +240,7 @@ def _front_caption(found: Findings, dropped: int) -> str:
 
 def replicate_points(study: Study, found: Findings) -> list[dict[str, Any]]:
     """Return every replicate of the front and of each confirmed network as one point."""
-    last = last_reports(found.pooled.reports)
+    last = counted_rows(found.pooled.reports)
     name, size = quality_name(study), size_metric(study)
     factor = 100 if is_share(name) else 1
     metric = metric_at(quality_objective(study.objectives).metric, found.stage)

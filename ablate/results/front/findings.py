@@ -14,7 +14,7 @@ from ablate.results.front.assessment import Assessment, assessments
 from ablate.results.front.confirmation import withheld_text
 from ablate.results.front.front import front_stage, metric_at
 from ablate.results.front.summary import Pick, size_metric, summary
-from ablate.results.front.tables import front_table, last_reports, quality_name, replicate_values
+from ablate.results.front.tables import counted_rows, front_table, quality_name, replicate_values
 from ablate.results.trials.confirmation import Confirmations, confirmations
 from ablate.results.trials.results import Results, once
 
@@ -77,7 +77,7 @@ class Findings:
     @cached_property
     def fit(self) -> CurveFit:
         """Error (1 - accuracy, or the loss) against size along the front, with the replicates of each network."""
-        study, last = self.results.study, last_reports(self.pooled.reports)
+        study, last = self.results.study, counted_rows(self.pooled.reports)
         objective, size = quality_objective(study.objectives), size_metric(study)
         sizes, errors, networks = [], [], []
         for row in () if self.provisional else self.front.iter_rows(named=True):

@@ -16,7 +16,7 @@ from ablate.core.objectives import constraint_text, is_cost, quality_objective, 
 from ablate.results.front.assessment import values_by_seed
 from ablate.results.front.front import candidates, confirmed, metric_at, metric_values, objective_values
 from ablate.results.front.front_uncertainty import cost_ranks, draw_means
-from ablate.results.front.tables import last_reports, seed_values
+from ablate.results.front.tables import counted_rows, seed_values
 from ablate.results.statistics.intervals import Interval, natural_bounds, t_interval
 from ablate.results.statistics.two_way import NO_SPREAD, lay_out
 from ablate.results.trials.results import Results
@@ -101,7 +101,7 @@ def choose(results: Results, dataset: str, asked: Sequence[Bound]) -> Choice | N
     )
     row = rows.row(best, named=True)
     shown = dict.fromkeys([*(metric_at(o.metric, stage) for o in objectives), *(b.metric for b in bounds)])
-    last = last_reports(found.reports)
+    last = counted_rows(found.reports)
     none = last.clear()  # costs are of the whole trial
     seeds = {metric: seed_values(none if is_cost(metric) else last, row, metric) for metric in shown}
     return Choice(

@@ -59,16 +59,13 @@ def shared_text(study: Study, rows: Sequence[Mapping[str, Any]]) -> str:
     return f"All have: {text}" if text else ""
 
 
-def last_reports(reports: pl.DataFrame) -> pl.DataFrame:
-    """Return each trial's last report, one row per replicate, ordered by data set, trial and replicate."""
-    if not reports.height:
-        return reports
-    last = pl.col("epoch") == pl.col("epoch").max().over("dataset", "trial")
-    return reports.filter(last).sort("dataset", "trial", "replicate")
+def counted_rows(reports: pl.DataFrame) -> pl.DataFrame:
+    """Return the report of each trial that counts, one row per replicate, by data set, trial and replicate."""
+    return reports.filter("counts").sort("dataset", "trial", "replicate") if reports.height else reports
 
 
 def replicate_values(last: pl.DataFrame, dataset: str, trial: int, metric: str) -> list[float]:
-    """Return a metric of one trial's last report, one value per replicate (NaN where it is null)."""
+    """Return a metric of one trial by replicate (NaN where it is null); `last` are the reports that count."""
     if metric not in last.columns:
         return []
     rows = last.filter((pl.col("dataset") == dataset) & (pl.col("trial") == trial))
@@ -76,7 +73,7 @@ def replicate_values(last: pl.DataFrame, dataset: str, trial: int, metric: str) 
 
 
 def seed_values(last: pl.DataFrame, row: Mapping[str, Any], metric: str) -> list[float]:
-    """Return a metric's value of each seed in a trial's last report, or the row's value if no report has it."""
+    """Return a metric's value of each seed of a trial, or the row's value if no report has it."""
     value = row.get(metric)
     own = replicate_values(last, row["dataset"], row["trial"], metric)
     return own or [math.nan if value is None else float(value)]
@@ -129,7 +126,7 @@ def front_table(results: Results) -> pl.DataFrame:
     `front_probability`, `outlying_seeds`, and the columns of the other objectives.
     """
     study, trials = results.study, results.pooled.trials
-    assessed, last = assessments(results), last_reports(results.pooled.reports)
+    assessed, last = assessments(results), counted_rows(results.pooled.reports)
     rows = front(trials, study.objectives, constraints=study.constraints)
     name = quality_name(study)
     measured = [row_interval(study, row, last) for row in rows.iter_rows(named=True)]

@@ -49,17 +49,17 @@ def with_lacking(reports: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def alike_over_seeds(last: pl.DataFrame, key: str) -> set[Any]:
+def alike_over_seeds(counted: pl.DataFrame, key: str) -> set[Any]:
     """Return the values of `key` whose seeds, two or more, have equal numbers: one run, for all that can be seen.
 
-    `last` are last reports. Shares of 0 or 1 alone do not count, which every seed may reach.
+    `counted` are the reports that count. Shares of 0 or 1 alone do not count, which every seed may reach.
     """
-    names = list(filter(is_of_training, last.columns))
+    names = list(filter(is_of_training, counted.columns))
     if not names:
         return set()
     telling = [pl.col(n).is_finite() & ~(pl.col(n).is_in([0.0, 1.0]) & pl.lit(is_share(n))) for n in names]
     once, several = pl.struct(names).n_unique() == 1, pl.col("seed").n_unique() > 1
-    return set(last.group_by(key).agg(alike=once & several & pl.any_horizontal(telling).any()).filter("alike")[key])
+    return set(counted.group_by(key).agg(alike=once & several & pl.any_horizontal(telling).any()).filter("alike")[key])
 
 
 def _members(rows: Sequence[Row], reports: pl.DataFrame) -> list[Row]:
@@ -76,9 +76,9 @@ def _diverged(row: Row, reports: pl.DataFrame) -> bool:
 
 def _merge(trials: pl.DataFrame, groups: Sequence[Sequence[Row]], reports: pl.DataFrame) -> pl.DataFrame:
     """Return `trials` with each group merged into its first trial."""
-    last = reports.filter(pl.col("epoch") == pl.col("epoch").max().over("dataset", "trial")).sort("replicate")
+    counted = reports.filter("counts").sort("replicate")
     values = {
-        (str(key[0]), int(key[1])): part for key, part in last.partition_by("dataset", "trial", as_dict=True).items()
+        (str(key[0]), int(key[1])): part for key, part in counted.partition_by("dataset", "trial", as_dict=True).items()
     }
     metrics = [name for name in reports.columns if name not in REPORT_COLUMNS and name in trials.columns]
     rows = {(group[0]["dataset"], group[0]["trial"]): _row(group, values, metrics) for group in groups}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -24,8 +25,10 @@ ROUNDING = 1e-6  # of the mean size of a value: by how much the mean of values a
 logger = logging.getLogger("ablate.results.trials")
 
 
-def sample_column(snapshot: Snapshot) -> pl.Series:
+def sample_column(snapshot: Snapshot, counted: Sequence[ReportRecord | None]) -> pl.Series:
     """Return one list per report of `snapshot`: metric, digest of the split, and the values whose mean it is.
+
+    `counted` are the reports that count, and None for each other one.
 
     Null where nothing was kept: for most reports, and for a metric that is no mean over samples. If the place of the
     checkpoints does not answer, a line in the log says so, and the rest is null.
@@ -39,7 +42,7 @@ def sample_column(snapshot: Snapshot) -> pl.Series:
         except (OSError, RequestError) as error:
             said = error_text(error, snapshot.checkpoints)
             logger.warning("values of single samples are not read (%s): intervals are over seeds alone", said)
-    cells = [_cell(report, found.get((report.key.dataset, report.key.number))) for report in snapshot.reports]
+    cells = [report and _cell(report, found.get((report.key.dataset, report.key.number))) for report in counted]
     return pl.Series(SAMPLES, cells, SAMPLES_TYPE)
 
 
@@ -52,7 +55,7 @@ def _read(snapshot: Snapshot, trial: TrialRecord) -> SampleValues | None:
 
 def _cell(report: ReportRecord, kept: SampleValues | None) -> list[dict[str, Any]] | None:
     """Return the values of a report's metrics; those whose mean is not the reported number belong to another run."""
-    if kept is None or not report.final:
+    if kept is None:
         return None
     rows = {name: values[report.replicate] for name, values in kept.values.items() if report.replicate < len(values)}
     wide = {name: row.astype(np.float64) for name, row in rows.items() if name in report.metrics}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,9 @@ from ablate.base.errors import ResultsDownError
 from ablate.base.files import DiskFolder
 from ablate.base.plain_text import spreadsheet_cell
 from ablate.base.redaction import error_text
-from ablate.core.objectives import SIZE_METRICS
-from ablate.core.objectives import means as means_of
-from ablate.ledger import ReportRecord, Snapshot, TrialRecord
+from ablate.core.objectives import SIZE_METRICS, means
+from ablate.core.trial import TrialKey
+from ablate.ledger import ReportRecord, Snapshot, TrialRecord, counted_reports
 from ablate.results.trials.sample_tables import SAMPLES, SAMPLES_TYPE, sample_column
 from ablate.study.space import Space, texts_of
 
@@ -58,6 +59,7 @@ REPORT_COLUMNS: dict[str, pl.DataType] = {
     "epoch": pl.Int64(),
     "decision": pl.String(),
     "final": pl.Boolean(),
+    "counts": pl.Boolean(),
     "diverged": pl.Boolean(),
     "checkpoint": pl.String(),
     "wall_seconds": pl.Float64(),
@@ -75,38 +77,39 @@ def trials_table(snapshot: Snapshot) -> pl.DataFrame:
     """Return one row per trial, ordered by data set and number (columns: docs/tables.md).
 
     After TRIAL_COLUMNS come the parameters by dotted name, ordered by name, then the metrics: the mean over
-    replicates of the trial's last report, and further costs of `size`. Null: the trial has no value; NaN: the value was
-    not finite.
+    replicates of the report of the trial that counts, and further costs of `size`. Null: the trial has no value; NaN:
+    the value was not finite.
     """
-    trials, reports = snapshot.trials, snapshot.reports
-    by_trial: dict[tuple[str, int], list[ReportRecord]] = {}
-    for report in reports:
-        by_trial.setdefault((report.key.dataset, report.key.number), []).append(report)
+    trials, counted = snapshot.trials, _counted(snapshot)
     costs = [{name: v for name, v in trial.size.items() if name not in SIZE_METRICS} for trial in trials]
-    means = [last_means(by_trial.get((trial.key.dataset, trial.key.number), ())) for trial in trials]
-    last = [{**told, **known} for told, known in zip(means, costs, strict=True)]
+    values_of = [
+        {**means([row.metrics for row in counted[trial.key]]), **known}
+        for trial, known in zip(trials, costs, strict=True)
+    ]
     rows = [_trial_row(trial) for trial in trials]
     columns = {name: pl.Series(name, [row[name] for row in rows], dtype) for name, dtype in TRIAL_COLUMNS.items()}
     for name in sorted({name for trial in trials for name in trial.config.parameters} - {"variant"}):
         column = _own_name(name, columns, "parameter")
         columns[column] = _parameter(column, [trial.config.parameters.get(name, NOT_THERE) for trial in trials])
-    for name in dict.fromkeys(name for values in last for name in values):
+    for name in dict.fromkeys(name for values in values_of for name in values):
         column = _own_name(name, columns, "metric")
-        columns[column] = pl.Series(column, [values.get(name) for values in last], pl.Float64())
+        columns[column] = pl.Series(column, [values.get(name) for values in values_of], pl.Float64())
     return pl.DataFrame(list(columns.values()))
 
 
 def reports_table(snapshot: Snapshot) -> pl.DataFrame:
     """Return one row per replicate and report, ordered by data set, trial, epoch and replicate (docs/tables.md)."""
-    reports, rows = snapshot.reports, []
+    counted = {row.rowid: row for of_trial in _counted(snapshot).values() for row in of_trial}
+    reports, rows = [counted.get(row.rowid) or _without_test(row) for row in snapshot.reports], []
     configs = {(trial.key.dataset, trial.key.number): trial.config for trial in snapshot.trials}
     for report in reports:
         config = configs[report.key.dataset, report.key.number]
         fixed: dict[str, Any] = {name: getattr(report, name, None) for name in REPORT_COLUMNS}
         fixed |= {"study": report.key.study, "dataset": report.key.dataset, "trial": report.key.number}
+        fixed["counts"] = report.rowid in counted
         rows.append(fixed | {"stage": config.stage, "seed": config.seeds[report.replicate]})
     columns = {name: pl.Series(name, [row[name] for row in rows], dtype) for name, dtype in REPORT_COLUMNS.items()}
-    columns[SAMPLES] = sample_column(snapshot)
+    columns[SAMPLES] = sample_column(snapshot, [report if report.rowid in counted else None for report in reports])
     for name in dict.fromkeys(name for report in reports for name in report.metrics):
         column = _own_name(name, columns, "metric")
         columns[column] = pl.Series(column, [report.metrics.get(name) for report in reports], pl.Float64())
@@ -136,10 +139,17 @@ def cannot_write(what: str, error: OSError) -> ResultsDownError:
     )
 
 
-def last_means(reports: Sequence[ReportRecord]) -> dict[str, float]:
-    """Return each metric's mean over the replicates of the last epoch in `reports`, in order of first appearance."""
-    last = max((report.epoch for report in reports), default=0)
-    return means_of([report.metrics for report in reports if report.epoch == last])
+def _counted(snapshot: Snapshot) -> dict[TrialKey, list[ReportRecord]]:
+    """Return the rows of the report of each trial that counts (`counted_reports`)."""
+    of_trial: dict[TrialKey, list[ReportRecord]] = {trial.key: [] for trial in snapshot.trials}
+    for report in snapshot.reports:
+        of_trial[report.key].append(report)
+    return {trial.key: counted_reports(trial.config, of_trial[trial.key]) for trial in snapshot.trials}
+
+
+def _without_test(report: ReportRecord) -> ReportRecord:
+    """Return a row of a report that does not count; what a last report says of the test split is in that which does."""
+    return replace(report, metrics={k: value for k, value in report.metrics.items() if not k.startswith("test_")})
 
 
 def _trial_row(trial: TrialRecord) -> dict[str, Any]:

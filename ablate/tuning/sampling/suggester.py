@@ -330,6 +330,7 @@ class Suggester:
             protocol=self.study.protocol,
             parameters=parameters,
             variant=name,
+            best=self.study.best_report,
         )
 
     def _configuration(self, variant: Any, settings: TrainableSettings) -> str:

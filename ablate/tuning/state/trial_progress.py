@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ablate.core.config import Size
-from ablate.core.objectives import means
+from ablate.core.objectives import means, with_test
 from ablate.core.trial import Decision, Report, TrialConfig, TrialKey, TrialState
 from ablate.ledger import EventRecord, ReportRecord, TrialRecord
 
@@ -22,9 +22,10 @@ UNSEEN = "training not seen"  # the constraint that a stopped trial violates for
 
 @dataclass(kw_only=True)
 class TrialProgress:
-    """A trial's progress; `means` average the `replicates` of its last report, `decisions` and `seconds` are by epoch.
+    """A trial's progress; `means` average the `replicates` of the report that counts (`is_counted`).
 
-    `attempt` counts how often it was handed out, over all drivers. `gpu_seconds` are its seconds times its GPUs.
+    `decisions` and `seconds` are by epoch. `attempt` counts how often it was handed out, over all drivers.
+    `gpu_seconds` are its seconds times its GPUs.
     """
 
     config: TrialConfig
@@ -66,16 +67,26 @@ class TrialProgress:
     def take(self, step: ReportSummary) -> None:
         """Apply one committed report."""
         self.gpu_seconds += (step.wall_seconds - self.wall_seconds) * step.gpus
-        self.epoch, self.means, self.wall_seconds = step.epoch, step.means, step.wall_seconds
-        self.replicates = step.replicates
+        if self.is_counted(step):
+            self.means, self.replicates = step.means, step.replicates
+        else:
+            of_seeds = zip(self.replicates, step.replicates, strict=True)
+            self.means = with_test(self.means, step.means)
+            self.replicates = tuple(with_test(counted, last) for counted, last in of_seeds)
+        self.epoch, self.wall_seconds = step.epoch, step.wall_seconds
         self.diverged = step.diverged
         self.decisions[step.epoch] = step.decision
         self.seconds[step.epoch] = step.wall_seconds
         if self.curve is not None:
             self.curve[step.epoch] = step.means
 
+    def is_counted(self, step: ReportSummary) -> bool:
+        """Return whether `step`, the trial's next report, is the one that counts from now on (see `counted_place`)."""
+        best = self.config.best
+        return best is None or best.replaces(*(each.get(best.metric, math.nan) for each in (step.means, self.means)))
+
     def metric(self, name: str) -> float:
-        """Return a metric as of the last report, NaN if there is none."""
+        """Return a metric as of the report that counts, NaN if there is none."""
         return metric_of(name, means=self.means, size=self.size, wall_seconds=self.wall_seconds)
 
 

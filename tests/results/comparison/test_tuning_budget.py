@@ -304,7 +304,7 @@ def test_a_row_in_several_trials_is_one_with_all_seeds_and_the_mean_size() -> No
     ]
     trials = trials_of(rows)
     listed = [(0, 0, 0, 0.5), (0, 1, 2, 0.7), (1, 0, 1, 0.6)]
-    fixed = {"dataset": "digits", "stage": "search", "epoch": 4, "final": True, "diverged": False}
+    fixed = {"dataset": "digits", "stage": "search", "epoch": 4, "final": True, "counts": True, "diverged": False}
     reports = pl.DataFrame(
         [{**fixed, "trial": t, "replicate": r, "seed": s, "val_accuracy": v} for t, r, s, v in listed],
         schema_overrides=REPORT_COLUMNS,
