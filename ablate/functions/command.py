@@ -164,14 +164,6 @@ class CommandTrainable(OwnTrainable):
         elif reads_test:
             tests = [run.tests() for run in runs]
             report = replace(report, metrics=tuple({**a, **b} for a, b in zip(report.metrics, tests, strict=True)))
-        printed = max(run.printed for run in runs)
-        if printed > config.epochs:
-            names = ", ".join(reader.name for reader in self.readers.searched)
-            note = (
-                f"the command prints {names} more often than `epochs: {config.epochs}` says: the first {config.epochs}"
-                " count, which need not be the end of training"
-            )
-            report = replace(report, note=note)
         return replace(report, final=True, wall_seconds=max(run.seconds() for run in runs))
 
     def _tested(self, config: TrialConfig, place: Place | None) -> Report:

@@ -13,7 +13,7 @@ from ablate.base.errors import TrialError
 from ablate.core.objectives import is_evaluated
 from ablate.core.trial import TrialConfig
 from ablate.functions.code_folder import CodeFolder
-from ablate.functions.command_output import LostReportError, NumberReader, ReportReader
+from ablate.functions.command_output import LostReportError, NumberReader, ReportReader, shown
 from ablate.functions.command_process import Running, end_leftovers
 from ablate.functions.command_record import Record, empty, read_record, write_record
 from ablate.functions.command_words import line_of, placeholders, words_of
@@ -199,7 +199,14 @@ class SeedRun:
             self._running.end()
 
     def _read(self, line: str) -> None:
-        if self._reader.read(line) and self._reader.epoch is not None and not self._finished:
+        found = self._reader.read(line)
+        if self.printed > self._config.epochs:
+            names = ", ".join(reader.name for reader in self._reader.searched)
+            raise TrialError(
+                f"the command printed {names} once more than `epochs: {self._config.epochs}` says, in {shown(line)!r}:"
+                " let `epochs` be the number of reports, or give a pattern that matches once for each"
+            )
+        if found and self._reader.epoch is not None and not self._finished:
             self._keep(ended=False)
 
     def _keep(self, *, ended: bool) -> None:

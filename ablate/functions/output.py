@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import logging
-import re
 import tempfile
 import threading
 import time
@@ -18,11 +17,10 @@ from ablate.base.files import SEED_FOLDER, Place, disk_path, open_folder
 from ablate.base.plain_text import printable
 from ablate.base.redaction import error_text, redact_url
 from ablate.core.trial import OUTPUT as OUTPUT
+from ablate.functions.terminal import terminal_line
 
 KEPT_BYTES = 2**20  # of the newest output
 DISK_SECONDS, STORE_SECONDS = 1.0, 30.0  # between two writes of the file
-
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_=>78])")  # colours, cursor
 
 logger = logging.getLogger("ablate.functions")
 
@@ -122,22 +120,6 @@ def seed_folder(checkpoints: Place | None, seed: int) -> Path:
     folder = place.absolute() / f"{SEED_FOLDER}{seed}"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
-
-
-def terminal_line(line: str) -> str:
-    r"""Return what a terminal shows of a line without its `\n`: the text after the last `\r`, without escapes."""
-    shown = line.rstrip("\r").rpartition("\r")[2]
-    shown = _ESCAPES.sub("", shown) if "\x1b" in shown else shown
-    if "\b" not in shown:
-        return shown
-    cells, at = list[str](), 0
-    for character in shown:
-        if character == "\b":  # one back; what comes is written over
-            at = max(at - 1, 0)
-        else:
-            cells[at : at + 1] = character
-            at += 1
-    return "".join(cells)
 
 
 def _shown(content: bytes) -> str:
