@@ -167,7 +167,7 @@ class CommandTrainable(OwnTrainable):
         return replace(report, final=True, wall_seconds=max(run.seconds() for run in runs))
 
     def _tested(self, config: TrialConfig, place: Place | None) -> Report:
-        records = [read_record(place, seed) for seed in config.seeds]
+        records = [read_record(place, seed, config.owner) for seed in config.seeds]
         names = [reader.name for reader in self.readers.tested]
         for seed, record in zip(config.seeds, records, strict=True):
             missing = [name for name in names if name not in record.tests]

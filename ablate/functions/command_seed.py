@@ -59,7 +59,7 @@ class SeedRun:
         version: CodeFolder | None = None,
     ) -> None:
         self._config, self._seed, self._place, self._log = config, seed, context["checkpoints"], log
-        self._record = record = read_record(self._place, seed)
+        self._record = record = read_record(self._place, seed, config.owner)
         self._version, self._pause = version, context["pause"]
         folder = seed_folder(self._place, seed)
         self._values = self._given(command, context, str(folder))
@@ -211,7 +211,9 @@ class SeedRun:
 
     def _keep(self, *, ended: bool) -> None:
         reports, tests = tuple(self._reader.reports), dict(self._reader.tests)
-        record = Record(reports=reports, tests=tests, seconds=self.seconds(), ended=ended)
+        record = self._record.model_copy(
+            update={"reports": reports, "tests": tests, "seconds": self.seconds(), "ended": ended}
+        )
         write_record(self._place, self._seed, record)
 
     def _say(self, lines: Sequence[str]) -> None:

@@ -13,7 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from ablate.base.errors import RequestError
-from ablate.base.files import SEED_FOLDER, Place, disk_path, open_folder
+from ablate.base.files import SEED_FOLDER, DiskFolder, Place, disk_path, home_of, open_folder, open_trial
 from ablate.base.plain_text import printable
 from ablate.base.redaction import error_text, redact_url
 from ablate.core.trial import OUTPUT as OUTPUT
@@ -64,8 +64,10 @@ class OutputLog:
             if self._place is None or not self._changed:
                 return
             try:
-                open_folder(self._place).write(OUTPUT, bytes(self._kept[-KEPT_BYTES:]))
+                open_trial(self._place).write(OUTPUT, bytes(self._kept[-KEPT_BYTES:]))
                 self._changed = False
+            except FileNotFoundError:
+                pass  # the study's folder is gone, which ends the study
             except OSError as error:
                 self._warn("written", error)
             self._written = time.monotonic()
@@ -113,12 +115,15 @@ def seed_folder(checkpoints: Place | None, seed: int) -> Path:
     checkpoints, it is a folder of this machine that is removed with the process: nothing in it outlives a restart.
     Raises OSError if it cannot be created.
     """
+    home = None
     if checkpoints is None:
         place = Path(tempfile.mkdtemp(dir=private_folder("seeds")))
+    elif (durable := disk_path(checkpoints)) is not None:
+        place, home = durable, home_of(durable)
     else:
-        place = disk_path(checkpoints) or private_folder("seeds") / sha256(str(checkpoints).encode()).hexdigest()[:16]
+        place = private_folder("seeds") / sha256(str(checkpoints).encode()).hexdigest()[:16]
     folder = place.absolute() / f"{SEED_FOLDER}{seed}"
-    folder.mkdir(parents=True, exist_ok=True)
+    DiskFolder(folder, home=home).make()
     return folder
 
 
