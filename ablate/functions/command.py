@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -20,8 +21,9 @@ from ablate.functions.code_folder import CodeFolder
 from ablate.functions.command_output import LostReportError, NumberReader
 from ablate.functions.command_record import read_record
 from ablate.functions.command_seed import Readers, SeedRun
-from ablate.functions.command_words import OFFERED, placeholders, split
+from ablate.functions.command_words import OFFERED, placeholders, refuse_shell_signs, script_of, split
 from ablate.functions.function import UNTESTED
+from ablate.functions.launchers import own_environment
 from ablate.functions.output import OutputLog
 from ablate.functions.trainable import OwnTrainable
 from ablate.study.sections import Command
@@ -70,9 +72,15 @@ class CommandTrainable(OwnTrainable):
                 "the study reads a metric of the test split: add one whose name starts with test_ to the command's"
                 f" `metrics`, or leave that split out ({UNTESTED})"
             )
+        if self.given.shell:
+            return
+        refuse_shell_signs(self.given.command)
         program = split(self.given.command)[0]
-        if not self.given.shell and "{" not in program and shutil.which(program) is None:
+        if "{" not in program and shutil.which(program, path=own_environment(os.environ).get("PATH")) is None:
             raise RequestError(f"the command begins with {program!r}, which is not a program here")
+        script = script_of(self.given.command)
+        if script is not None and not Path(script).exists():
+            raise RequestError(f"the command runs {script!r}, and there is no such file in {Path.cwd()}")
 
     def remarks(
         self, task: TaskConfig, facts: DatasetFacts, settings: TrainableSettings | None, data_dir: Path | None
@@ -80,6 +88,11 @@ class CommandTrainable(OwnTrainable):
         """Return what a user should know of a command."""
         used = set(placeholders(self.given.command))
         found = []
+        if self.given.command.split()[0] in ("python", "python3") and not self.given.shell:
+            program = self.given.command.split()[0]
+            mine = shutil.which(program, path=own_environment(os.environ).get("PATH"))
+            if mine != shutil.which(program):
+                found.append(f"`{program}` is {mine}, as ablate itself is, because no environment is activated")
         if self.readers.epoch is None:
             found.append(
                 "a trial that is interrupted begins again: to let it continue from checkpoints that the command writes"
