@@ -20,6 +20,7 @@ _SIGN = re.compile(  # operators, redirections, patterns of files, a home folder
     r"[|;<>*]|&&|(?:^|\s)&|&(?:\s|$)|(?:^|[\s=])~(?=[/\s\w]|$)|(?:^|\s)#|^\s*[A-Za-z_]\w*="
 )
 _EXPANDED = re.compile(r"`|\$[A-Za-z_{(@*#?0-9]")  # also in double quotes
+_QUOTED = re.compile(r"""('[^']*'|"(?:\\.|[^"\\])*")""")
 _SCRIPT = (".py", ".sh", ".bash", ".R", ".jl", ".lua", ".pl", ".js")
 
 
@@ -92,13 +93,18 @@ def words_of(command: str, values: Mapping[str, Any]) -> list[str]:
 
 
 def line_of(command: str, values: Mapping[str, Any]) -> str:
-    """Return a command for a shell with each placeholder replaced by its quoted value; otherwise as `words_of`."""
+    """Return a command for a shell with each placeholder replaced by its quoted value; otherwise as `words_of`.
+
+    A placeholder that stands in quotes gets a value that cannot end them.
+    """
     dashed = re.sub(
         r"(--[\w-]+)[ \t]+(?=\{(\w+)(?::[^{}]*)?\})",
         lambda found: f"{found[1]}=" if _text(values.get(found[2], "")).startswith("-") else found[0],
         command,
     )
-    return _filled(dashed, values, shlex.quote)
+    parts = _QUOTED.split(dashed)
+    quotes = {"'": lambda text: text.replace("'", "'\\''"), '"': lambda text: re.sub(r'([\\$`"])', r"\\\1", text)}
+    return "".join(_filled(part, values, quotes.get(part[:1], shlex.quote)) for part in parts)
 
 
 def _filled(text: str, values: Mapping[str, Any], quote: Any) -> str:

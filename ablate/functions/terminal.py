@@ -25,7 +25,7 @@ class _Row:
 
 
 class LineReader:
-    r"""Splits output into the lines that a terminal of ROWS rows shows; of a redrawn line (`\r`), the last state counts.
+    r"""Splits output into the lines that a terminal of ROWS rows shows; of a redrawn line (`\r`) the last state counts.
 
     A line is final, and given, when the program draws a line below it, takes it away (as tqdm does, by spaces), clears
     the screen, pauses behind its newline, or ends. A line to which the cursor returns is then still the same
@@ -58,9 +58,9 @@ class LineReader:
     def pause(self) -> list[str]:
         """Return the last line if it has ended: nothing was written for a while."""
         found: list[str] = []
-        if self._drawn is not None and self._drawn < self._at and not self._parts:
-            if not (self._went_up or self._may_go_up):
-                self._tell(self._drawn, found)
+        has_ended = self._drawn is not None and self._drawn < self._at and not self._parts
+        if self._drawn is not None and has_ended and not (self._went_up or self._may_go_up):
+            self._tell(self._drawn, found)
         return found
 
     def end(self) -> list[str]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def require_objectives(search: DatasetSearch, trial: TrialProgress, report: Report) -> None:
     """Raise StudyFailedError if no replicate reports a metric that the study needs: no trial would.
 
-    The same holds if the first report of all has a value that no objective can have, such as a percentage for a share. A
+    The same holds if the first report of all has a value that no objective can have, such as a percentage. A
     candidate of a campaign whose champion has reported fails alone.
     """
     study, campaign = search.study, search.campaign

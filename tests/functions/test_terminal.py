@@ -13,6 +13,7 @@ from tqdm import tqdm, trange
 
 from ablate.functions.terminal import LONGEST_LINE, ROWS, LineReader
 
+
 def lines_of(content: bytes, blocks: list[int]) -> list[str]:
     """Return the lines of `content`, read in blocks of these sizes, again and again."""
     found, read, position = [], LineReader(), 0
@@ -72,7 +73,6 @@ def test_the_end_of_a_long_line_counts_and_no_more_of_it_is_held() -> None:
         assert sum(map(len, read._parts)) <= 2 * LONGEST_LINE
     (line,) = [*read.feed(b" val_x=0.25\n"), *read.pause()]
     assert (line[-11:], len(line)) == (" val_x=0.25", LONGEST_LINE)
-
 
 
 EPOCHS, BATCHES = 4, 6
