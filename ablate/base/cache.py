@@ -40,6 +40,7 @@ def cached_bytes(
         content = make()
         with suppress(OSError):
             folder.write(name, sha256(content).hexdigest().encode() + b"\n" + content)
+            (folder.path / name).chmod(0o600)  # whatever the umask
         return content
 
 
