@@ -51,7 +51,9 @@ class CommandTrainable(OwnTrainable):
         )
 
     def check(self, given: Iterable[str], *, confirms: bool) -> None:
-        """Raise RequestError if names of `config` and placeholders differ, or the program does not exist."""
+        """Raise RequestError if names of `config` and placeholders differ, or the program or script does not exist."""
+        if not self.given.shell:
+            refuse_shell_signs(self.given.command)
         named = set(given)
         if replaced := sorted(name for name in named if name.startswith("replace")):
             raise RequestError(f"{replaced[0]}: a command has no modules to replace; use switches of its own")
@@ -74,7 +76,6 @@ class CommandTrainable(OwnTrainable):
             )
         if self.given.shell:
             return
-        refuse_shell_signs(self.given.command)
         program = split(self.given.command)[0]
         if "{" not in program and shutil.which(program, path=own_environment(os.environ).get("PATH")) is None:
             raise RequestError(f"the command begins with {program!r}, which is not a program here")

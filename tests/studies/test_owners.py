@@ -121,3 +121,46 @@ def test_a_ledger_that_is_gone_is_not_begun_anew(tmp_path: Path) -> None:
         assert not file.parent.exists()
         (tmp_path / "moved").rename(file.parent)
         writer.release()
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("repair", ["script", "variable"])
+def test_a_trial_that_failed_before_it_reported_is_tried_again_once_something_changed(
+    repair: str, capfd: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A repaired study repeated its old failure without training."""
+    Path("good.py").write_text(f"import ablate_no_such_module\n{GOOD}")
+    code, err = search(capfd, "again")
+    assert code == 1, err
+    before = Path("runs/again/checkpoints/data/000000/output.txt").read_bytes()
+    code, err = search(capfd, "again")
+    assert (code, "to try it unchanged: ablate retry again " in err) == (1, True), err
+    assert Path("runs/again/checkpoints/data/000000/output.txt").read_bytes() == before
+    if repair == "script":
+        Path("good.py").write_text(GOOD)
+    else:
+        Path("packages").mkdir()
+        Path("packages/ablate_no_such_module.py").touch()
+        monkeypatch.setenv("PYTHONPATH", str(Path("packages").absolute()))
+    code, err = search(capfd, "again")
+    assert code == 0, err
+    assert values("again") == [0.25, 0.25]
+
+
+@pytest.mark.services
+def test_code_that_changed_after_a_report_is_refused_as_before(capfd: Any) -> None:
+    assert search(capfd, "kept")[0] == 0
+    Path("good.py").write_text(BAD)
+    code, err = search(capfd, "kept")
+    assert (code, "the code that it names has changed since: " in err) == (2, True), err
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("metric", ["val_accuracy", "train_accuracy", "val_top5_accuracy"])
+def test_a_percentage_beside_the_objective_is_refused(metric: str, capfd: Any) -> None:
+    """It was shown as 9500.00%."""
+    text = STUDY.format(name="share", python=sys.executable, script="good.py", choices="1, 2")
+    Path("share.yaml").write_text(text.replace("metrics: {", f'metrics: {{{metric}: "{metric}={{number}}", '))
+    Path("good.py").write_text(GOOD.replace("val_loss=", f"{metric}=95 val_loss="))
+    code, _, err = run(capfd, "search", "share.yaml", *LOCAL)
+    assert (code, f"{metric} is 95, and a metric whose name ends with accuracy is a share" in err) == (1, True), err
