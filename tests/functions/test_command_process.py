@@ -209,7 +209,7 @@ def test_a_value_that_is_not_finite_is_a_diverged_report() -> None:
 def test_more_reports_than_epochs_end_the_trial_with_one_line() -> None:
     """The first ones were kept, which are no results."""
     script(EPOCHS.replace("4", "6"))
-    with pytest.raises(TrialError, match="printed val_loss once more than `epochs: 3` says, in 'val_loss=0.25': let"):
+    with pytest.raises(TrialError, match=r"printed val_loss once more than `epochs: 3` says, in 'val_loss=0.25': let"):
         list(commanded())
     assert len(losses(commanded(epochs=5))) == 5
 
