@@ -113,6 +113,29 @@ def test_a_wrong_argument_is_an_error_with_its_place(options: dict[str, Any], sa
     assert not list(tmp_path.iterdir())
 
 
+NAMES = ["../outside/evil", "a b", "a\0b", "", ".", "/tmp/evil", "a/b", "a\nb", "x" * 64, None, 5]
+
+
+@pytest.mark.parametrize("name", NAMES, ids=map(repr, NAMES))
+def test_a_name_that_cannot_be_one_is_refused_at_every_door_before_a_file_is_made(
+    name: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A function of a script was written to `../outside/evil/code` before the name was refused."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    doors: list[Callable[[], Any]] = [
+        lambda: ablate.search(
+            own_training.train, name=name, space=SPACE, epochs=1, objectives=["min val_loss"], **LOCAL
+        ),
+        lambda: ablate.load_study(name),
+        lambda: ablate.load_study(name, store=str(tmp_path / "store")),
+    ]
+    for door in doors:
+        with pytest.raises(RequestError, match="a name has 1 to 63 letters"):
+            door()
+    assert [str(path) for path in tmp_path.rglob("*")] == [str(tmp_path / "here")]
+
+
 def test_an_unknown_option_and_an_unknown_study_are_named(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="gpu"):
         ablate.search(own_training.train, name="own", gpu=1)

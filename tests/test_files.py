@@ -16,7 +16,7 @@ import pytest
 import torch
 from sqlalchemy.engine import make_url
 
-from ablate.base.cache import cached_bytes, cached_text, open_private
+from ablate.base.cache import cached_bytes, open_private
 from ablate.base.errors import CheckpointDownError, CheckpointError, RequestError
 from ablate.base.files import (
     DiskFolder,
@@ -238,24 +238,28 @@ def test_what_runs_on_a_disk_does_without_pyarrow(tmp_path: Path) -> None:
     assert len(DiskFolder(tmp_path).names()) == 2
 
 
-class TestCachedText:
+class TestCache:
     @pytest.fixture
     def made(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
         return []
 
     def cached(self, made: list[str], text: str = "é = 1\r\n") -> str:
-        return cached_text("script-1.js", lambda: made.append(text) or text)  # type: ignore[func-returns-value]
+        def make() -> bytes:
+            made.append(text)
+            return text.encode()
+
+        return cached_bytes("pages", "script-1.js", make).decode()
 
     def test_a_text_is_made_once(self, made: list[str], tmp_path: Path) -> None:
         assert [self.cached(made) for _ in range(3)] == ["é = 1\r\n"] * 3
         assert len(made) == 1
-        assert DiskFolder(tmp_path / "cache" / "ablate").names() == ["script-1.js"]
+        assert DiskFolder(tmp_path / "cache" / "ablate" / "pages").names() == ["script-1.js"]
 
     @pytest.mark.parametrize("damage", [b"", b"no digest", b"\xff\xfe", b"0" * 64 + b"\nalert(1)"])
     def test_a_damaged_text_is_made_again(self, damage: bytes, made: list[str], tmp_path: Path) -> None:
         self.cached(made)
-        path = tmp_path / "cache" / "ablate" / "script-1.js"
+        path = tmp_path / "cache" / "ablate" / "pages" / "script-1.js"
         whole = path.read_bytes()
         path.write_bytes(damage or whole[:-1])
         assert self.cached(made) == "é = 1\r\n"
@@ -269,12 +273,35 @@ class TestCachedText:
 
     def test_a_link_is_replaced_and_not_followed(self, made: list[str], tmp_path: Path) -> None:
         self.cached(made)
-        path = tmp_path / "cache" / "ablate" / "script-1.js"
+        path = tmp_path / "cache" / "ablate" / "pages" / "script-1.js"
         path.rename(tmp_path / "elsewhere")
         path.symlink_to(tmp_path / "elsewhere")
         assert self.cached(made) == "é = 1\r\n"
         assert len(made) == 2
         assert not path.is_symlink()
+
+    @pytest.mark.parametrize("change", ["owner", "owner of the file", "mode", "mode of the file", "link", "other name"])
+    def test_what_another_user_may_have_written_is_made_again(
+        self, change: str, made: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Another user's script was put into the page: its file was read wherever it was whole."""
+        self.cached(made)
+        folder = tmp_path / "cache" / "ablate" / "pages"
+        path = folder / "script-1.js"
+        path.write_bytes(sha256(b"evil").hexdigest().encode() + b"\nevil")
+        if change.startswith("owner"):
+            place, real = (path if change.endswith("file") else folder).stat(), os.fstat
+            alien = os.stat_result((*place[:4], place.st_uid + 1, *place[5:10]))
+            monkeypatch.setattr(os, "fstat", lambda fd: alien if real(fd).st_ino == place.st_ino else real(fd))
+        elif change.startswith("mode"):
+            (path if change.endswith("file") else folder).chmod(0o777)
+        elif change == "link":
+            folder.rename(tmp_path / "theirs")
+            folder.symlink_to(tmp_path / "theirs")
+        else:
+            os.link(path, tmp_path / "theirs.js")
+        assert self.cached(made) == "é = 1\r\n"
+        assert len(made) == 2
 
     @pytest.mark.parametrize("content", [b"", b"\n", b"\x7fELF\x00\n\xff\r\n\xfe"])
     def test_bytes_are_kept_as_they_are_and_made_again_if_damaged(
@@ -284,11 +311,11 @@ class TestCachedText:
             made.append("made")
             return content
 
-        assert [cached_bytes("library.so", make) for _ in range(3)] == [content] * 3
+        assert [cached_bytes("kernels", "library.so", make) for _ in range(3)] == [content] * 3
         assert len(made) == 1
-        path = tmp_path / "cache" / "ablate" / "library.so"
+        path = tmp_path / "cache" / "ablate" / "kernels" / "library.so"
         path.write_bytes(path.read_bytes() + b"\0")
-        assert [cached_bytes("library.so", make) for _ in range(2)] == [content] * 2
+        assert [cached_bytes("kernels", "library.so", make) for _ in range(2)] == [content] * 2
         assert len(made) == 2
 
 
@@ -334,13 +361,12 @@ def test_the_url_of_a_database_is_the_inverse_for_every_printable_character() ->
 def test_a_private_folder_stays_the_one_that_was_opened(tmp_path: Path) -> None:
     folder, theirs = tmp_path / "cache" / "kernels", tmp_path / "theirs"
     theirs.mkdir(mode=0o777)
-    (theirs / "library.so").write_bytes(sha256(b"evil").hexdigest().encode() + b"\nevil")
     with open_private(folder) as place:
         folder.rename(tmp_path / "moved")
         theirs.rename(folder)
-        assert [cached_bytes("library.so", lambda: b"own", folder=lambda: place) for _ in range(2)] == [b"own"] * 2
-    assert (tmp_path / "moved" / "library.so").read_bytes().endswith(b"\nown")
-    assert (folder / "library.so").read_bytes().endswith(b"\nevil")
+        DiskFolder(place).write("library.so", b"own")
+    assert (tmp_path / "moved" / "library.so").read_bytes() == b"own"
+    assert not any(folder.iterdir())
 
 
 @pytest.mark.parametrize("kind", ["open to others", "a link", "a file"])

@@ -1,11 +1,11 @@
-"""The user's cache of this program: texts and bytes by name, and folders that nobody else can enter."""
+"""The user's cache of this program: bytes by name, in folders that nobody else can enter."""
 
 from __future__ import annotations
 
 import errno
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 
@@ -20,30 +20,28 @@ def cache_folder() -> Path:
     return (cache if cache.is_absolute() else Path("~/.cache").expanduser().absolute()) / "ablate"
 
 
-def cached_text(name: str, make: Callable[[], str]) -> str:
-    """Return the text that the user's cache keeps as `name`; see `cached_bytes`."""
-    return cached_bytes(name, lambda: make().encode()).decode()
-
-
 def cached_bytes(
-    name: str,
-    make: Callable[[], bytes],
-    *,
-    good: Callable[[bytes], bool] = lambda _: True,
-    folder: Callable[[], Path] = cache_folder,
+    kind: str, name: str, make: Callable[[], bytes], *, good: Callable[[bytes], bool] = lambda _: True
 ) -> bytes:
-    """Return what `folder` of the user's cache keeps as `name`; if it keeps nothing whole and `good`, make and keep it.
+    """Return what the folder `kind` of the user's cache keeps as `name`; else make it, and keep it.
 
-    `name` must change whenever the content may. If the folder cannot be read or written, it is made each time.
+    What it keeps is run, or shown in a page: the folder is `open_private`, and only a file of this user that is whole,
+    `good` and writable by nobody else is used. `name` must change whenever the content may.
     """
-    with suppress(OSError, RuntimeError):  # RuntimeError: there is no home folder
-        digest, _, kept = DiskFolder(folder()).read(name).partition(b"\n")
-        if digest == sha256(kept).hexdigest().encode() and good(kept):
-            return kept
-    content = make()
-    with suppress(OSError, RuntimeError):
-        DiskFolder(folder()).write(name, sha256(content).hexdigest().encode() + b"\n" + content)
-    return content
+    with ExitStack() as opened:
+        try:
+            folder = DiskFolder(opened.enter_context(open_private(cache_folder() / kind)))
+        except (OSError, RuntimeError):  # RuntimeError: there is no home folder
+            return make()
+        with suppress(OSError):
+            digest, _, kept = folder.read(name, own=True).partition(b"\n")
+            if digest == sha256(kept).hexdigest().encode() and good(kept):
+                return kept
+        content = make()
+        with suppress(OSError):
+            folder.write(name, sha256(content).hexdigest().encode() + b"\n" + content)
+            (folder.path / name).chmod(0o600)  # whatever the umask
+        return content
 
 
 @contextmanager

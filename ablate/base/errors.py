@@ -103,6 +103,10 @@ class LedgerDownError(LedgerError):
     exit_code = RESUMABLE
 
 
+class LedgerMovedError(LedgerDownError):
+    """The ledger's file is not at its path any more: it, or a folder above it, was removed, renamed or replaced."""
+
+
 class LedgerHeldError(LedgerError):
     """Another driver holds the lease of the study.
 

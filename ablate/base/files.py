@@ -91,6 +91,17 @@ def open_folder(place: Place) -> Folder:
     return StoreFolder(*_file_system(str(place)))
 
 
+def open_trial(place: Place) -> Folder:
+    """Return the folder of a trial, HOME/checkpoints/DATA/NUMBER; writing a file begins no other home of the study."""
+    path = disk_path(place)
+    return open_folder(place) if path is None else DiskFolder(path, home=home_of(path))
+
+
+def home_of(trial: Path) -> Path:
+    """Return the study's home, in which a trial's folder lies."""
+    return trial.absolute().parents[2]
+
+
 def disk_path(place: Place) -> Path | None:
     """Return the path of a place on a disk, or None if it is an object store's URL."""
     if isinstance(place, Path):
@@ -116,6 +127,14 @@ def require_writable(place: Place, *, called: Place | None = None) -> None:
         raise _cannot_be_written(place, named, error) from error
     if found != written:
         raise RequestError(f"{named}: what was written does not come back")
+
+
+def foreign(file: str) -> CheckpointDownError:
+    """Return the error of a file that a trial reads back and that another study has written."""
+    return CheckpointDownError(
+        f"{file} belongs to another study, or to another command of it, and is not used. Put this study's file back, or"
+        " move the other one away, and run the same command again"
+    )
 
 
 def make_folder(path: Path) -> None:
@@ -210,10 +229,16 @@ def copy_into(place: Place, paths: Iterable[Path]) -> None:
 
 
 class DiskFolder:
-    """A folder on a disk; a file is named `*.tmp` until it is complete."""
+    """A folder on a disk; a file is named `*.tmp` until it is complete. It is not created where its `home` is gone."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, *, home: Path | None = None) -> None:
+        self.path, self.home = path, home
+
+    def make(self) -> None:
+        """Create the folder and those above it; raise OSError."""
+        if self.home is not None and not self.home.is_dir():
+            raise FileNotFoundError(errno.ENOENT, "the study's folder was removed or renamed", str(self.home))
+        self.path.mkdir(parents=True, exist_ok=True)
 
     def names(self) -> list[str]:
         """Return the sorted names of its complete files, without symbolic links."""
@@ -222,16 +247,22 @@ class DiskFolder:
         whole = (path for path in self.path.iterdir() if path.suffix != ".tmp" and not path.is_symlink())
         return sorted(path.name for path in whole if path.is_file())
 
-    def read(self, name: str) -> bytes:
-        """Return a file's content; raise OSError for a symbolic link, a pipe (without waiting for it) or a device."""
+    def read(self, name: str, *, own: bool = False) -> bytes:
+        """Return a file's content; raise OSError for a symbolic link, a pipe (without waiting for it) or a device.
+
+        With `own` also for a file that is not this user's, or that others can write or reach by another name.
+        """
         with os.fdopen(os.open(self.path / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
-            if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                return file.read()
-        raise OSError(errno.EINVAL, "not a regular file", str(self.path / name))
+            about = os.fstat(file.fileno())
+            if not stat.S_ISREG(about.st_mode):
+                raise OSError(errno.EINVAL, "not a regular file", str(self.path / name))
+            if own and (about.st_uid != os.geteuid() or about.st_mode & 0o022 or about.st_nlink != 1):
+                raise OSError(errno.EPERM, "others can write it", str(self.path / name))
+            return file.read()
 
     def write(self, name: str, content: bytes) -> None:
         """Write a temporary file, sync it to the disk and rename it; a symbolic link of that name is replaced."""
-        self.path.mkdir(parents=True, exist_ok=True)
+        self.make()
         descriptor, temporary = new_file(self.path, name)
         try:
             with os.fdopen(descriptor, "wb") as file:

@@ -208,13 +208,19 @@ def loss(objective: ObjectiveLike, value: float) -> float:
     return signed(objective, value)
 
 
-def value_fault(objective: ObjectiveLike, metric: str, value: float) -> str:
-    """Return why a value of an objective's metric, of either split, is none of it; empty for NaN and infinity."""
-    if objective.log and value < 0 and math.isfinite(value):
+def value_fault(objectives: Iterable[ObjectiveLike], metric: str, value: float) -> str:
+    """Return why a reported value can be none of its metric, an objective's on either split or another; else "".
+
+    NaN and infinity are values of every metric: they diverged.
+    """
+    if not math.isfinite(value):
+        return ""
+    objective = next((each for each in objectives if metric in (each.metric, on_test(each.metric))), None)
+    if objective is not None and objective.log and value < 0:
         return f"{metric} is {value:g}, and its objective has log: true, which needs values from 0: write log: false"
-    if math.isfinite(value) and abs(value) > LARGEST_VALUE:
+    if objective is not None and abs(value) > LARGEST_VALUE:
         return f"{metric} is {value:g}, and no mean is taken of numbers beyond {LARGEST_VALUE:g}: report nan"
-    if is_share(metric) and math.isfinite(value) and not -ROUNDING <= value <= 1 + ROUNDING:
+    if is_share(metric) and not -ROUNDING <= value <= 1 + ROUNDING:
         return (
             f"{metric} is {value:g}, and a metric whose name ends with accuracy is a share from 0 to 1: report the "
             "share (a command's metric: `scale: 0.01`), or give it another name"

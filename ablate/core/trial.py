@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
+from hashlib import sha256
 from typing import Any, Literal
 
 from ablate.base.files import Place, below
@@ -85,6 +86,7 @@ class TrialConfig:
     best: BestReport | None = None
     evaluates: int | None = None  # the trial whose trained networks it reads on the test split; it trains nothing
     expects: tuple[str, ...] = ()  # metrics that `test` must return, which is tried at the first report; not stored
+    ledger: str = field(default="", compare=False)  # the id of the ledger that handed it out; not stored
 
     @property
     def origin(self) -> TrialConfig:
@@ -94,6 +96,12 @@ class TrialConfig:
         source = None if self.source == self.evaluates else self.source
         key = replace(self.key, number=self.evaluates)
         return replace(self, key=key, stage="search", source=source, evaluates=None)
+
+    @property
+    def owner(self) -> str:
+        """What the files of the trial carry: those of another ledger, study, command or code version differ in it."""
+        identity = f"{self.ledger} {self.key.study} {self.trainable}"
+        return sha256(identity.encode()).hexdigest()[:16] if self.ledger else ""
 
     @property
     def first(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from ablate.base.errors import RequestError
 from ablate.core.registry import TRAINABLES, import_paths
 from ablate.core.trainable import Trainable, load_trainable
 from ablate.functions.border.guarded import Guarded
+from ablate.functions.command_words import script_of
 from ablate.studies.code import command_words, user_code
 from ablate.study import Study
 
@@ -18,7 +20,8 @@ def refuse_local_code(study: Study) -> None:
     installed = packages_distributions()
     local = [place for place in user_code(study) if place.stem not in installed]
     words = command_words(study.trainable)
-    local += [Path(word) for word in words if not Path(word).is_absolute() and Path(word).is_file()]
+    run = script_of(shlex.join(words)) if words else None
+    local += [Path(w) for w in words if not Path(w).is_absolute() and (w == run or Path(w).is_file())]
     if local:
         raise RequestError(
             f"the study needs {', '.join(map(str, local))}, which is on this machine alone: a cluster runs what its"

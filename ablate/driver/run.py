@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,6 +31,7 @@ from ablate.core.trainable import Trainable
 from ablate.core.trial import TrialKey, TrialState, checkpoint_folder
 from ablate.driver import resume as resumption
 from ablate.driver import warm_start
+from ablate.driver.again import retry_unreported, unreported
 from ablate.driver.alone import only_study
 from ablate.driver.cautions import cautions
 from ablate.driver.code import trainable_of
@@ -130,6 +132,7 @@ def _search(study: Study, text: str, options: RunOptions, console: Console, tell
                 writer.note(KNOWN_SIZES, None, sizes)
             note_plan(writer, ledger, study)
             record_code(writer, ledger, study, options)
+            retry_unreported(writer, ledger, study, files)
             taken = warm_start.record(writer, ledger, study, observations)
             _announce(console, found, taken, cautions(study, facts, options.data_dir))
             engine = Search(
@@ -155,7 +158,7 @@ def _search(study: Study, text: str, options: RunOptions, console: Console, tell
         console.print(results_of(study, snapshot))
         for line in unshown:
             _say(console, line)
-        _refuse_empty(ledger, study)
+        _refuse_empty(ledger, study, options)
         refuse_failed_rows(study, snapshot, report, only=options.variants)
     return FinishedStudy(study=study, home=home, report=report)
 
@@ -186,7 +189,8 @@ def _refuse_other(study: Study, text: str, options: RunOptions) -> list[EventRec
     with suppress(NoLedgerError), Ledger.open(options.storage_url(study.name), create=False) as ledger:
         resumption.refuse_other_study(ledger, study, text, extend=options.extend)
         events = ledger.events(study.name)
-        if not options.code_changed and "code" not in opening(ledger, study):
+        begun = any(trial.epochs_done for trial in ledger.trials(study.name))  # other trials have nothing to compare
+        if begun and not options.code_changed and "code" not in opening(ledger, study):
             own.refuse_other_code(study, events)
         return events
     return []
@@ -358,10 +362,13 @@ def _publish(tracker: Tracker, ledger: Ledger, study: Study, home: Path, options
             ) from error
 
 
-def _refuse_empty(ledger: Ledger, study: Study) -> None:
+def _refuse_empty(ledger: Ledger, study: Study, options: RunOptions) -> None:
     trials = ledger.trials(study.name)
     if any(t.state is TrialState.COMPLETE for t in trials):
         return
     errors = [t.error for t in trials if t.error]
     reason = f" The last one said: {errors[-1]}" if errors else ""
+    if again := unreported(ledger, study):
+        words = ["ablate", "retry", study.name, str(again[-1].key.number), *options.runs_option()]
+        reason += f". Correct it and type the same command; to try it unchanged: {shlex.join(words)}"
     raise StudyFailedError(f"study {study.name!r}: none of its {len(trials)} trials completed.{reason}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -21,8 +22,9 @@ from ablate.functions.code_folder import CodeFolder
 from ablate.functions.command_output import LostReportError, NumberReader
 from ablate.functions.command_record import read_record
 from ablate.functions.command_seed import Readers, SeedRun
-from ablate.functions.command_words import OFFERED, placeholders, split
+from ablate.functions.command_words import OFFERED, placeholders, refuse_shell_signs, script_of, split
 from ablate.functions.function import UNTESTED
+from ablate.functions.launchers import own_environment
 from ablate.functions.output import OutputLog
 from ablate.functions.trainable import OwnTrainable
 from ablate.study.sections import Command
@@ -50,7 +52,9 @@ class CommandTrainable(OwnTrainable):
         )
 
     def check(self, given: Iterable[str], *, confirms: bool) -> None:
-        """Raise RequestError if names of `config` and placeholders differ, or the program does not exist."""
+        """Raise RequestError if names of `config` and placeholders differ, or the program or script does not exist."""
+        if not self.given.shell:
+            refuse_shell_signs(self.given.command)
         named = set(given)
         if replaced := sorted(name for name in named if name.startswith("replace")):
             raise RequestError(f"{replaced[0]}: a command has no modules to replace; use switches of its own")
@@ -71,9 +75,14 @@ class CommandTrainable(OwnTrainable):
                 "the study reads a metric of the test split: add one whose name starts with test_ to the command's"
                 f" `metrics`, or leave that split out ({UNTESTED})"
             )
+        if self.given.shell:
+            return
         program = split(self.given.command)[0]
-        if not self.given.shell and "{" not in program and shutil.which(program) is None:
+        if "{" not in program and shutil.which(program, path=own_environment(os.environ).get("PATH")) is None:
             raise RequestError(f"the command begins with {program!r}, which is not a program here")
+        script = script_of(self.given.command)
+        if script is not None and not Path(script).exists():
+            raise RequestError(f"the command runs {script!r}, and there is no such file in {Path.cwd()}")
 
     def remarks(
         self, task: TaskConfig, facts: DatasetFacts, settings: TrainableSettings | None, data_dir: Path | None
@@ -81,6 +90,11 @@ class CommandTrainable(OwnTrainable):
         """Return what a user should know of a command."""
         used = set(placeholders(self.given.command))
         found = []
+        if self.given.command.split()[0] in ("python", "python3") and not self.given.shell:
+            program = self.given.command.split()[0]
+            mine = shutil.which(program, path=own_environment(os.environ).get("PATH"))
+            if mine != shutil.which(program):
+                found.append(f"`{program}` is {mine}, as ablate itself is, because no environment is activated")
         if self.readers.epoch is None:
             found.append(
                 "a trial that is interrupted begins again: to let it continue from checkpoints that the command writes"
@@ -166,18 +180,10 @@ class CommandTrainable(OwnTrainable):
             place = _counted(config, [run.reports for run in runs])
             tests = [run.tests(place) for run in runs]
             report = replace(report, metrics=tuple({**a, **b} for a, b in zip(report.metrics, tests, strict=True)))
-        printed = max(run.printed for run in runs)
-        if printed > config.epochs:
-            names = ", ".join(reader.name for reader in self.readers.searched)
-            note = (
-                f"the command prints {names} more often than `epochs: {config.epochs}` says: the first {config.epochs}"
-                " count, which need not be the end of training"
-            )
-            report = replace(report, note=note)
         return replace(report, final=True, wall_seconds=max(run.seconds() for run in runs))
 
     def _tested(self, config: TrialConfig, place: Place | None) -> Report:
-        records = [read_record(place, seed) for seed in config.seeds]
+        records = [read_record(place, seed, config.owner) for seed in config.seeds]
         names = [reader.name for reader in self.readers.tested]
         for seed, record in zip(config.seeds, records, strict=True):
             missing = [name for name in names if name not in record.tests]

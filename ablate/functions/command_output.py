@@ -1,8 +1,7 @@
-"""Reads what a command prints: bytes become the lines of a terminal, and their numbers become reports."""
+"""Reads the lines that a command prints: their numbers become reports."""
 
 from __future__ import annotations
 
-import codecs
 import itertools
 import re
 from collections.abc import Mapping, Sequence
@@ -10,63 +9,31 @@ from dataclasses import dataclass, field
 
 from ablate.base.errors import TrialError
 from ablate.core.objectives import SIZE_METRICS
-from ablate.functions.output import terminal_line
 from ablate.study.patterns import NUMBER_PLACEHOLDER, compile_pattern
 from ablate.study.sections import MetricPattern
 
-LONGEST_LINE = 2**16  # characters that are kept of a longer line: its end
 SHOWN = 200  # characters of a line that an error shows
 _NEAR = 40  # characters before a match in which a number that it is part of begins
 
-_EXPONENT = r"(?:[eE](?:[-+]?\d+|(?![A-Za-z]))|[dD][-+]\d+)?"  # Fortran's is a D
-_FRACTION = r"(?:\.(?:\d+|(?=[eE][-+]?\d)))?"
-_SIGN = r"(?:(?<![\w)\]%])[-+])?"
-_WHOLE_NUMBER = re.compile(rf"0[xX][0-9a-fA-F]+|{_SIGN}(?:\d[\d_]*{_FRACTION}|\.\d+){_EXPONENT}")
-_WITH_COMMAS = re.compile(rf"0[xX][0-9a-fA-F]+|{_SIGN}(?:\d[\d_]*(?:,\d+)*{_FRACTION}|\.\d+){_EXPONENT}")  # 1,234.5
+_EXPONENT = (  # Fortran's is a D
+    r"(?:[eE](?:[-+]?\d+|(?![A-Za-z]))|[dD][-+]\d+|\s?[×xX*·⋅]\s?10(?:\^|\*\*|[⁻⁺⁰¹²³⁴-⁹]))?"
+)
+_APART = r"['’‘ʼ′´`＇_٬·˙]\d+|[\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]\d{2,3}(?!\d)"  # between groups of digits
+_WHOLE = rf"\d(?:\d|{_APART})*"
+_FRACTION = rf"(?:[.٫．](?:\d(?:\d|{_APART})*|(?=[eE][-+]?\d)))?"
+_SIGN = r"(?:(?<![\w)\]%])[-+−－﹣])?"
+_REST = rf"{_FRACTION}|[.٫．]\d+){_EXPONENT}"
+_HEX = r"0[xX][0-9a-fA-F]+"
+_WITHOUT_COMMAS = re.compile(rf"{_HEX}|{_SIGN}(?:{_WHOLE}{_REST}")
+_WITH_COMMAS = re.compile(  # 1.234,5 and 1.2.3; 1,234.5
+    rf"{_HEX}|{_SIGN}(?:[1-9]\d{{0,2}}(?:[.．]\d{{3}})+[,，]\d+(?![.\d])|\d+(?:[.．]\d+){{2,}}"
+    rf"|{_WHOLE}(?:[,，،]\d+)*{_REST}"
+)
+_SPACED = re.compile(r"(?: \d{3})+(?![\w/%:])")  # 1 234
+_SHORT_GROUP = re.compile(r"[-+]?[1-9]\d{0,2}")
+_NO_COMMA = re.compile(r"\[\^[^\]]*\]|\{[\d,]*\}")  # parts of a pattern that match none: [^,] and {1,3}
 _UNIT = re.compile(r"[kKMGBT](?![A-Za-z])")  # 1.5k, 12M
 _LITERAL = re.compile(r"[^\\.^$*+?{}\[\]|()]{3,}")
-
-
-class LineReader:
-    r"""Splits output into lines as a terminal shows them: at `\n`; of a line, what follows its last `\r` counts.
-
-    The bytes are UTF-8 and may end inside a character. Of a line longer than LONGEST_LINE its end is kept, so that the
-    time is linear in the output, and the memory is bounded.
-    """
-
-    def __init__(self) -> None:
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._parts: list[str] = []
-        self._size = 0
-
-    def feed(self, content: bytes) -> list[str]:
-        """Return the lines that end in `content`."""
-        return self._lines(self._decoder.decode(content))
-
-    def end(self) -> list[str]:
-        """Return the last line, if it has no end."""
-        lines = self._lines(self._decoder.decode(b"", final=True))
-        rest = terminal_line("".join(self._parts))
-        self._parts, self._size = [], 0
-        return [*lines, rest] if rest else lines
-
-    def _lines(self, text: str) -> list[str]:
-        first, *others = text.split("\n")
-        self._keep(first)
-        if not others:
-            return []
-        whole = ["".join(self._parts), *others[:-1]]
-        self._parts, self._size = [], 0
-        self._keep(others[-1])
-        return [terminal_line(line[-LONGEST_LINE:]) for line in whole]
-
-    def _keep(self, part: str) -> None:
-        if part:
-            self._parts.append(part)
-            self._size += len(part)
-        if self._size > 2 * LONGEST_LINE:  # cut rarely, so that every character is moved once
-            self._parts = ["".join(self._parts)[-LONGEST_LINE:]]
-            self._size = LONGEST_LINE
 
 
 class NumberReader:
@@ -76,8 +43,8 @@ class NumberReader:
         self.name, self._scale = name, given.scale
         own = "" if not given.pattern.startswith(name) else r"(?<![A-Za-z0-9_])"  # val_x is not the end of best_val_x
         self._pattern = re.compile(own + compile_pattern(given.pattern).pattern)
-        commas = "," in given.pattern  # the pattern itself says what stands at a comma
-        self._token = _WHOLE_NUMBER if commas else _WITH_COMMAS
+        commas = "," in _NO_COMMA.sub("", given.pattern)  # the pattern itself says what stands at a comma
+        self._token = _WITHOUT_COMMAS if commas else _WITH_COMMAS
         whole = NUMBER_PLACEHOLDER in given.pattern
         self._advice = "print the number as 1234.5 or 1e-05" if whole else f"write {NUMBER_PLACEHOLDER} for the number"
         literal = _LITERAL.match(given.pattern)
@@ -94,22 +61,30 @@ class NumberReader:
         found = matches[-1]
         text = found[1].rstrip(".,;:")
         start, end = found.start(1), found.start(1) + len(text)
-        for token in self._token.finditer(line, max(0, start - _NEAR)):
-            if token.start() >= end:
-                break
-            if token.end() > start and (token.start() < start or token.end() > end):
-                raise TrialError(
-                    f"the pattern of {self.name} took {text} of {token[0]!r} in {_shown(line)!r}: {self._advice}"
-                )
+        if whole := self._cut_from(line, start, end, found.end()):
+            raise TrialError(f"the pattern of {self.name} took {text} of {whole!r} in {shown(line)!r}: {self._advice}")
         if (unit := _UNIT.match(line, end)) and unit.end() > found.end():
             raise TrialError(
-                f"the pattern of {self.name} took {text} of {text + unit[0]!r} in {_shown(line)!r}: write {unit[0]}"
+                f"the pattern of {self.name} took {text} of {text + unit[0]!r} in {shown(line)!r}: write {unit[0]}"
                 " behind the number in the pattern too, and `scale:`"
             )
         try:
             return float(text) * self._scale
         except ValueError:
             raise TrialError(f"the pattern of {self.name} found {text!r}, which is not a number") from None
+
+    def _cut_from(self, line: str, start: int, end: int, matched: int) -> str:
+        """Return the number of which `line[start:end]` is a part, empty if it is whole.
+
+        The match ends at `matched`: a space that it covers separates two numbers.
+        """
+        for token in self._token.finditer(line, max(0, start - _NEAR)):
+            if token.start() >= end:
+                break
+            if token.end() > start and (token.start() < start or token.end() > end):
+                return token[0]
+        more = _SPACED.match(line, end) if matched == end and _SHORT_GROUP.fullmatch(line, start, end) else None
+        return line[start : more.end()] if more else ""
 
     def is_missed(self, line: str) -> bool:
         """Return whether `line` holds the text with which the pattern begins; of a line without a match."""
@@ -163,7 +138,7 @@ class ReportReader:
                 is_size = reader.name in SIZE_METRICS and not self._is_of_sizes
                 (self._sizes if is_size else self._values)[reader.name] = value
             elif reader.is_missed(line):
-                self.missed[reader.name] = _shown(line)
+                self.missed[reader.name] = shown(line)
         before = dict(self.tests)
         for reader in self.tested:
             value = reader.last(line)
@@ -206,5 +181,6 @@ class LostReportError(TrialError):
     """A command went on from a checkpoint of its own, after an epoch whose report was never read."""
 
 
-def _shown(line: str) -> str:
+def shown(line: str) -> str:
+    """Return a line as an error shows it."""
     return line.strip()[:SHOWN]

@@ -17,8 +17,8 @@ from time import monotonic, perf_counter
 
 from ablate.base.errors import PausedError, TrialError, TrialFault, lacks_memory
 from ablate.functions.code_folder import CodeFolder
-from ablate.functions.command_output import LineReader
 from ablate.functions.processes import PDEATHSIG, kill
+from ablate.functions.terminal import LineReader
 
 TOKEN = "ABLATE_PROCESS"  # the variable by which every process of a command is found, whatever its group and session
 ASK_SECONDS = 0.25  # between two looks at whether the trial is to pause, and whether the command has ended
@@ -156,7 +156,7 @@ class Running:
         error: BaseException | None = None
         try:
             for block in self._blocks():
-                self._take(self._lines.feed(block))
+                self._take(self._lines.feed(block) if block else self._lines.pause())
             self._take(self._lines.end())
         except Exception as found:  # raised by `wait`, in the trial's own thread
             error = found
@@ -166,16 +166,21 @@ class Running:
             self._changed.notify_all()
 
     def _blocks(self) -> Iterator[bytes]:
-        """Yield the output until the command ends: another process that holds the pipe is not waited for."""
+        """Yield the output until the command ends, and nothing (b"") where it pauses.
+
+        Another process that holds the pipe is not waited for.
+        """
         late = 0  # bytes read after the command has ended: what exceeds a full pipe is of another process
         while late < PIPE_BYTES:
             ended = self._process.poll() is not None  # what it has printed is in the pipe then
             if not self._ready.select(0 if ended else ASK_SECONDS):
                 if ended:
                     return
+                yield b""
                 continue
             content = os.read(self._output.fileno(), BLOCK)
             if not content:  # it has closed its output, and may run on
+                yield b""
                 self._process.wait()
                 return
             late += len(content) if ended else 0

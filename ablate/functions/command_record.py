@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import BaseModel, ValidationError
 
 from ablate.base.errors import CheckpointDownError, TrialError
-from ablate.base.files import SEED_FOLDER, Place, open_folder
+from ablate.base.files import SEED_FOLDER, Place, foreign, open_trial
 from ablate.base.redaction import error_text, redact_url
 from ablate.core.config import FROZEN
 from ablate.functions.command_output import SeedReport
@@ -23,10 +23,12 @@ class Record(BaseModel):
     """The reports of one seed, its values of the test split, and whether its command has ended by itself.
 
     `printed` holds all values of the test split, each with its epoch; without a pattern of it, with its number from 1.
+    `owner` is that of its trial.
     """
 
     model_config = FROZEN | {"allow_inf_nan": True, "ser_json_inf_nan": "constants"}
 
+    owner: str = ""
     reports: tuple[SeedReport, ...] = ()
     tests: dict[str, float] = {}
     printed: dict[str, tuple[tuple[float, float], ...]] = {}
@@ -55,23 +57,27 @@ class Record(BaseModel):
         return values[key]
 
 
-def read_record(place: Place | None, seed: int) -> Record:
+def read_record(place: Place | None, seed: int, owner: str) -> Record:
     """Return what is known of a seed; an empty record if there is none, or a damaged one, which is logged.
 
-    Raises CheckpointDownError if `place` cannot be read.
+    Raises CheckpointDownError if `place` cannot be read, or the record has another owner.
     """
+    none = Record(owner=owner)
     if place is None:
-        return Record()
+        return none
     name = RECORD.format(seed)
     try:
-        return Record.model_validate_json(open_folder(place).read(name))
+        found = Record.model_validate_json(open_trial(place).read(name))
     except FileNotFoundError:
-        return Record()
+        return none
     except ValidationError as error:
         logger.warning("%s/%s is damaged, so the trial begins again: %s", redact_url(place), name, error_text(error))
-        return Record()
+        return none
     except OSError as error:
         raise _down(place, "read", error) from error
+    if found.owner != owner:
+        raise foreign(f"{redact_url(place)}/{name}")
+    return found
 
 
 def write_record(place: Place | None, seed: int, record: Record) -> None:
@@ -79,7 +85,7 @@ def write_record(place: Place | None, seed: int, record: Record) -> None:
     if place is None:
         return
     try:
-        open_folder(place).write(RECORD.format(seed), record.model_dump_json().encode())
+        open_trial(place).write(RECORD.format(seed), record.model_dump_json().encode())
     except OSError as error:
         raise _down(place, "written", error) from error
 
@@ -88,7 +94,7 @@ def forget_records(place: Place) -> None:
     """Remove the records of a trial, so that its next attempt begins again; raise CheckpointDownError."""
     prefix, suffix = RECORD.split("{}")
     try:
-        folder = open_folder(place)
+        folder = open_trial(place)
         for name in folder.names():
             if name.startswith(prefix) and name.endswith(suffix):
                 folder.remove(name)

@@ -13,7 +13,7 @@ from ablate.base.errors import TrialError
 from ablate.core.objectives import is_evaluated
 from ablate.core.trial import TrialConfig
 from ablate.functions.code_folder import CodeFolder
-from ablate.functions.command_output import LostReportError, NumberReader, ReportReader
+from ablate.functions.command_output import LostReportError, NumberReader, ReportReader, shown
 from ablate.functions.command_process import Running, end_leftovers
 from ablate.functions.command_record import Record, empty, read_record, write_record
 from ablate.functions.command_words import line_of, placeholders, words_of
@@ -59,7 +59,7 @@ class SeedRun:
         version: CodeFolder | None = None,
     ) -> None:
         self._config, self._seed, self._place, self._log = config, seed, context["checkpoints"], log
-        self._record = record = read_record(self._place, seed)
+        self._record = record = read_record(self._place, seed, config.owner)
         self._version, self._pause = version, context["pause"]
         folder = seed_folder(self._place, seed)
         self._values = self._given(command, context, str(folder))
@@ -205,7 +205,14 @@ class SeedRun:
             self._running.end()
 
     def _read(self, line: str) -> None:
-        if self._reader.read(line) and self._reader.epoch is not None and not self._finished:
+        found = self._reader.read(line)
+        if self.printed > self._config.epochs:
+            names = ", ".join(reader.name for reader in self._reader.searched)
+            raise TrialError(
+                f"the command printed {names} once more than `epochs: {self._config.epochs}` says, in {shown(line)!r}:"
+                " let `epochs` be the number of reports, or give a pattern that matches once for each"
+            )
+        if found and self._reader.epoch is not None and not self._finished:
             self._keep(ended=False)
 
     def _keep(self, *, ended: bool) -> None:
@@ -214,6 +221,7 @@ class SeedRun:
     def _so_far(self, *, ended: bool) -> Record:
         reader = self._reader
         return Record(
+            owner=self._record.owner,
             reports=tuple(reader.reports),
             tests=dict(reader.tests),
             printed={name: tuple(values.items()) for name, values in reader.printed.items()},

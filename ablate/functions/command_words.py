@@ -16,6 +16,12 @@ OFFERED = ("seed", "epochs", "device", "stage", "dataset", "trial", "folder", "g
 _PIECE = re.compile(r"\{\{|\}\}|\{(?P<name>[^{}?:!]*)(?:\?(?P<switch>[^{}]*)|:(?P<form>[^{}]*))?\}|[{}]")
 _VALUE, _SWITCHES = re.compile(r"\{[^{}?]+\}"), re.compile(r"(?:\{[^{}?]+\?[^{}]*\})+")
 _OPTION = re.compile(r"--[\w-]+")
+_SIGN = re.compile(  # operators, redirections, patterns of files, a home folder, a comment, a variable that is set
+    r"[|;<>*]|&&|(?:^|\s)&|&(?:\s|$)|(?:^|[\s=])~(?=[/\s\w]|$)|(?:^|\s)#|^\s*[A-Za-z_]\w*="
+)
+_EXPANDED = re.compile(r"`|\$[A-Za-z_{(@*#?0-9]")  # also in double quotes
+_QUOTED = re.compile(r"""('[^']*'|"(?:\\.|[^"\\])*")""")
+_SCRIPT = (".py", ".sh", ".bash", ".R", ".jl", ".lua", ".pl", ".js")
 
 
 def placeholders(command: str) -> dict[str, str]:
@@ -33,6 +39,29 @@ def placeholders(command: str) -> dict[str, str]:
             raise RequestError(f"the command uses {found[0]}: a switch is one word, such as {{ema?--ema}}")
         names[found["name"]] = found["form"] or names.get(found["name"], "")
     return names
+
+
+def refuse_shell_signs(command: str) -> None:
+    """Raise RequestError for a sign that only a shell obeys, outside of quotes: no shell runs the command."""
+    text = _PIECE.sub("x", re.sub(r"\\.|'[^']*'", "x", command))
+    plain = re.sub(r'"[^"]*"', "x", text)
+    found = _SIGN.search(plain) or _EXPANDED.search(text)
+    if found is not None:
+        raise RequestError(
+            f"the command runs without a shell: add --shell (in a study file, shell: true) for {found[0].strip()!r}, or"
+            " put it in single quotes if the program is to get it as it is"
+        )
+
+
+def script_of(command: str) -> str | None:
+    """Return the script that a command runs, `train.py` of `python -u train.py`; None where that cannot be told."""
+    words = split(command)
+    first = next((k for k, word in enumerate(words) if word.endswith(_SCRIPT)), None)
+    if first is None or first == 0 or "{" in words[first] or not {"-m", "-c"}.isdisjoint(words[:first]):
+        return None
+    if "=" in words[first] or (words[first - 1].startswith("--") and "=" not in words[first - 1]):
+        return None  # the value of an option
+    return words[first]
 
 
 def split(command: str) -> list[str]:
@@ -64,13 +93,18 @@ def words_of(command: str, values: Mapping[str, Any]) -> list[str]:
 
 
 def line_of(command: str, values: Mapping[str, Any]) -> str:
-    """Return a command for a shell with each placeholder replaced by its quoted value; otherwise as `words_of`."""
+    """Return a command for a shell with each placeholder replaced by its quoted value; otherwise as `words_of`.
+
+    A placeholder that stands in quotes gets a value that cannot end them.
+    """
     dashed = re.sub(
         r"(--[\w-]+)[ \t]+(?=\{(\w+)(?::[^{}]*)?\})",
         lambda found: f"{found[1]}=" if _text(values.get(found[2], "")).startswith("-") else found[0],
         command,
     )
-    return _filled(dashed, values, shlex.quote)
+    parts = _QUOTED.split(dashed)
+    quotes = {"'": lambda text: text.replace("'", "'\\''"), '"': lambda text: re.sub(r'([\\$`"])', r"\\\1", text)}
+    return "".join(_filled(part, values, quotes.get(part[:1], shlex.quote)) for part in parts)
 
 
 def _filled(text: str, values: Mapping[str, Any], quote: Any) -> str:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 # A trial is one job of its own. A driver inside a Slurm allocation, torchrun or mpirun has variables of that job, which
 # Lightning, torch.distributed and MPI would take for the trial's.
@@ -18,5 +21,12 @@ FIXED = {"PYTHONHASHSEED": "0"}  # unless the user sets it: sets of texts have t
 
 
 def own_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return `environ` without the variables of Slurm, MPI and launchers such as torchrun."""
-    return {name: value for name, value in environ.items() if not _LAUNCHERS.fullmatch(name)}
+    """Return `environ` without the variables of Slurm, MPI and launchers such as torchrun.
+
+    Where no environment of Python is activated, the one that ablate is installed in is: its programs are found first.
+    """
+    found = {name: value for name, value in environ.items() if not _LAUNCHERS.fullmatch(name)}
+    activated = environ.get("VIRTUAL_ENV") or environ.get("CONDA_PREFIX") or sys.prefix == sys.base_prefix
+    if not activated:
+        found["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environ.get("PATH", os.defpath)])
+    return found

@@ -178,7 +178,7 @@ class _Lockstep:
                 report=report,
                 wall_seconds=report.wall_seconds,
                 tensors=tensors or {"empty": torch.zeros(0)},
-                trial=self.config.to_json(),
+                trial=checkpoint.identity(self.config),
                 state={
                     "seeds": [dict(one.states) for one in kept],
                     "streams": [dict(one.streams) for one in kept],

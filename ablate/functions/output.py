@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import logging
-import re
 import tempfile
 import threading
 import time
@@ -14,15 +13,14 @@ from hashlib import sha256
 from pathlib import Path
 
 from ablate.base.errors import RequestError
-from ablate.base.files import SEED_FOLDER, Place, disk_path, open_folder
+from ablate.base.files import SEED_FOLDER, DiskFolder, Place, disk_path, home_of, open_folder, open_trial
 from ablate.base.plain_text import printable
 from ablate.base.redaction import error_text, redact_url
 from ablate.core.trial import OUTPUT as OUTPUT
+from ablate.functions.terminal import terminal_line
 
 KEPT_BYTES = 2**20  # of the newest output
 DISK_SECONDS, STORE_SECONDS = 1.0, 30.0  # between two writes of the file
-
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_=>78])")  # colours, cursor
 
 logger = logging.getLogger("ablate.functions")
 
@@ -66,8 +64,10 @@ class OutputLog:
             if self._place is None or not self._changed:
                 return
             try:
-                open_folder(self._place).write(OUTPUT, bytes(self._kept[-KEPT_BYTES:]))
+                open_trial(self._place).write(OUTPUT, bytes(self._kept[-KEPT_BYTES:]))
                 self._changed = False
+            except FileNotFoundError:
+                pass  # the study's folder is gone, which ends the study
             except OSError as error:
                 self._warn("written", error)
             self._written = time.monotonic()
@@ -115,29 +115,16 @@ def seed_folder(checkpoints: Place | None, seed: int) -> Path:
     checkpoints, it is a folder of this machine that is removed with the process: nothing in it outlives a restart.
     Raises OSError if it cannot be created.
     """
+    home = None
     if checkpoints is None:
         place = Path(tempfile.mkdtemp(dir=private_folder("seeds")))
+    elif (durable := disk_path(checkpoints)) is not None:
+        place, home = durable, home_of(durable)
     else:
-        place = disk_path(checkpoints) or private_folder("seeds") / sha256(str(checkpoints).encode()).hexdigest()[:16]
+        place = private_folder("seeds") / sha256(str(checkpoints).encode()).hexdigest()[:16]
     folder = place.absolute() / f"{SEED_FOLDER}{seed}"
-    folder.mkdir(parents=True, exist_ok=True)
+    DiskFolder(folder, home=home).make()
     return folder
-
-
-def terminal_line(line: str) -> str:
-    r"""Return what a terminal shows of a line without its `\n`: the text after the last `\r`, without escapes."""
-    shown = line.rstrip("\r").rpartition("\r")[2]
-    shown = _ESCAPES.sub("", shown) if "\x1b" in shown else shown
-    if "\b" not in shown:
-        return shown
-    cells, at = list[str](), 0
-    for character in shown:
-        if character == "\b":  # one back; what comes is written over
-            at = max(at - 1, 0)
-        else:
-            cells[at : at + 1] = character
-            at += 1
-    return "".join(cells)
 
 
 def _shown(content: bytes) -> str:

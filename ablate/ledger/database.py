@@ -16,7 +16,7 @@ from urllib.parse import quote
 from sqlalchemy import URL, Connection, Engine, QueuePool, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 
-from ablate.base.errors import LedgerDownError, LedgerError, NoLedgerError, StorageError
+from ablate.base.errors import LedgerDownError, LedgerError, LedgerMovedError, NoLedgerError, StorageError
 from ablate.base.files import make_file, new_file
 from ablate.base.redaction import ADVICE, redact_text, redact_url
 from ablate.ledger import schema
@@ -72,12 +72,14 @@ class Database:
         if self.is_sqlite:
             _prepare_file(self.url, self.place, create)
         self.ledger_id = ""
+        self._file: tuple[int, int] | None = None  # device and inode of an SQLite file that is open
         self.engine = _engine(self.url, self.place)
         self._writer = self.engine.execution_options(ablate_writes=True)
         snapshot = {} if self.is_sqlite else {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
         self._reader = self.engine.execution_options(**snapshot)
         try:
             self._open(create, keep)
+            self._file = self._file_here() if self.is_sqlite else None
         except BaseException:
             self.engine.dispose()
             raise
@@ -89,8 +91,18 @@ class Database:
             Database(url, create=True, retry_seconds=0.0, keep=False).close()
 
     def write(self, body: Callable[[Connection], T], *, retry: bool = True) -> T:
-        """Run `body` in one committed transaction; it may run again after a transient fault."""
-        return self._transact(self._writer, body, self.retry_seconds if retry else 0.0)
+        """Run `body` in one committed transaction; it may run again after a transient fault.
+
+        Raises LedgerMovedError, and commits nothing, if the file that is open is not the one at its path any more.
+        """
+
+        def whole(connection: Connection) -> T:
+            result = body(connection)
+            if self._file != (self._file_here() if self._file else None):
+                raise self._moved()
+            return result
+
+        return self._transact(self._writer, whole, self.retry_seconds if retry else 0.0)
 
     def read(self, body: Callable[[Connection], T]) -> T:
         """Run `body` on one snapshot of the database, which never blocks a writer."""
@@ -107,6 +119,8 @@ class Database:
 
     def explain(self, error: SQLAlchemyError) -> LedgerError:
         """Return the one-line LedgerError of a database fault."""
+        if self._file is not None and self._file_here() != self._file:
+            return self._moved()
         cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
         name = str(getattr(cause, "sqlite_errorname", None) or "")
         if isinstance(cause, sqlite3.Error):
@@ -119,6 +133,20 @@ class Database:
         if name.startswith("SQLITE_CANTOPEN") and self._has_no_room():
             kind, advice = LedgerDownError, NO_ROOM_ADVICE
         return kind(f"ledger {self.place}: {advice} ({said})" if advice else f"ledger {self.place}: {said}")
+
+    def _file_here(self) -> tuple[int, int] | None:
+        """Return device and inode of the file at the ledger's path, None if there is none."""
+        try:
+            about = Path(str(self.url.database)).absolute().stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return about.st_dev, about.st_ino
+
+    def _moved(self) -> LedgerMovedError:
+        return LedgerMovedError(
+            f"ledger {self.place}: its file was removed, renamed or replaced while it was open, so nothing more is"
+            " written. Put it back with its folder, then run the same command again"
+        )
 
     def _has_no_room(self) -> bool:
         """Return whether no file can be created beside the database: SQLite then says that it cannot open its files."""
@@ -259,7 +287,7 @@ def _sqlite_target(path: Path) -> str:
     """
     target = f"file:{quote(str(path))}"
     if not path.exists() or _writable(path):
-        return target
+        return f"{target}?mode=rw"  # the file was created before: none is begun in the place of one that is gone
     return f"{target}?mode=ro" if path.with_name(f"{path.name}-wal").exists() else f"{target}?mode=ro&immutable=1"
 
 

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from sqlalchemy import Connection, update
 
-from ablate.base.errors import LedgerError, StaleDriverError
+from ablate.base.errors import LedgerError, LedgerMovedError, StaleDriverError
 from ablate.core.trial import Decision, Report, TrialKey, TrialState
 from ablate.ledger import writes
 from ablate.ledger.database import Database
@@ -61,15 +61,15 @@ class StudyWriter:
         self._active_before = lease.active_seconds
         self._active_since: float | None = None  # monotonic seconds of the first write
         self._lock = threading.RLock()
-        self._lost = False
+        self._lost: LedgerError | None = None  # why this driver may not write any more
         self._ended = threading.Event()
         self._heart = threading.Thread(target=self._beat, name=f"lease of {self.study}", daemon=True)
         self._heart.start()
 
     @property
     def lost(self) -> bool:
-        """Whether a write or the heartbeat has found that another driver took over the study."""
-        return self._lost
+        """Whether a write or the heartbeat has found that another driver took over the study, or the ledger is gone."""
+        return self._lost is not None
 
     def active_seconds(self) -> float:
         """Return the seconds that all drivers have worked on the study, this one from its first write.
@@ -80,9 +80,9 @@ class StudyWriter:
         return self._active_before + (0.0 if since is None else self._monotonic() - since)
 
     def check(self) -> None:
-        """Raise StaleDriverError if the lease is known to be lost; query no database."""
-        if self._lost:
-            raise self._stale()
+        """Raise StaleDriverError or LedgerMovedError if the lease is known to be lost; query no database."""
+        if self._lost is not None:
+            raise self._lost
 
     def add_trials(self, records: Sequence[NewTrial], event: NewEvent | None = None) -> None:
         """Commit suggestions as WAITING and `event`, all or none.
@@ -148,7 +148,7 @@ class StudyWriter:
         with self._lock:
             self._require_held()
             until = self._clock() + self.lease_seconds
-            if not self._database.write(lambda connection: self._extend(connection, until), retry=False):
+            if not self._commit(lambda connection: self._extend(connection, until), retry=False):
                 raise self._stale()
 
     def __enter__(self) -> StudyWriter:
@@ -175,8 +175,15 @@ class StudyWriter:
                 self._active_since = self._monotonic()
             attempt: _Attempt[T] = _Attempt(previous=self._revision, answers=[])
             self._revision = None  # unknown until the outcome is known
-            result, self._revision = self._database.write(lambda connection: self._fenced(connection, attempt, act))
+            result, self._revision = self._commit(lambda connection: self._fenced(connection, attempt, act))
             return result
+
+    def _commit(self, body: Callable[[Connection], T], *, retry: bool = True) -> T:
+        try:
+            return self._database.write(body, retry=retry)
+        except LedgerMovedError as error:
+            self._lost = error
+            raise
 
     def _fenced(self, connection: Connection, attempt: _Attempt[T], body: Callable[[writes.Scope], T]) -> tuple[T, int]:
         if attempt.previous is None:
@@ -203,11 +210,11 @@ class StudyWriter:
         if self._ended.is_set():
             raise LedgerError(f"study {self.study!r}: this driver has released it and may not write any more")
 
-    def _stale(self) -> StaleDriverError:
-        self._lost = True
-        return StaleDriverError(
+    def _stale(self) -> LedgerError:
+        self._lost = StaleDriverError(
             f"study {self.study!r}: another driver took over; this one (term {self.term}) may not write any more"
         )
+        return self._lost
 
     def _extend(self, connection: Connection, until: float | None) -> bool:
         mine = (lease_table.c.study_id == self._study_id) & (lease_table.c.term == self.term)
@@ -224,7 +231,7 @@ class StudyWriter:
                 self._database.checkpoint()
                 said = False
                 interval = max(0.0, self.lease_seconds / 3 - (time.monotonic() - started))
-            except StaleDriverError:
+            except (StaleDriverError, LedgerMovedError):
                 return
             except LedgerError as error:
                 if self._ended.is_set():

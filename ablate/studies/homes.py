@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ablate.base.errors import CheckpointDownError, NoLedgerError, RequestError
-from ablate.base.files import Place, open_folder, sqlite_file, sqlite_url
+from ablate.base.files import STUDY_FOLDERS, Place, open_folder, sqlite_file, sqlite_url
 from ablate.base.redaction import error_text, has_password, redact_url
 from ablate.core.registry import AT_HOME
 from ablate.ledger import Ledger, StudyRecord
@@ -239,5 +239,5 @@ def _read(place: Place) -> Owner | None:
 
 
 def _holds_checkpoints(place: Place) -> bool:
-    folder = place / "checkpoints" if isinstance(place, Path) else None
-    return folder is not None and folder.is_dir() and any(folder.rglob("*.safetensors"))
+    """Return whether a home on a disk has files of trials: checkpoints, reports, what they printed or wrote."""
+    return isinstance(place, Path) and any(path.is_file() for path in (place / STUDY_FOLDERS[0]).rglob("*"))

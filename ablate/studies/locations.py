@@ -11,6 +11,7 @@ from ablate.base.errors import RequestError
 from ablate.base.files import Place, below, make_folder, refuse_links, require_writable, sqlite_url
 from ablate.base.plain_text import one_printable_line, storable
 from ablate.base.redaction import redact_url
+from ablate.study.sections import NAME_RULE, is_name
 
 RUNS = Path("runs")
 RELATIVE_SQLITE = re.compile(r"(sqlite(?:\+\w+)?:///)([^/:].*)")
@@ -70,12 +71,18 @@ class Locations:
         return [] if self.runs_dir == RUNS else ["--runs-dir", str(self.runs_dir)]
 
     def home(self, study: str) -> Path:
-        """Return the folder of `study`: ledger, checkpoints, tables, report."""
+        """Return the folder of `study`: ledger, checkpoints, tables, report.
+
+        Every command finds a study by it, so it raises RequestError for what can be no study's name.
+        """
+        if not is_name(study):
+            raise RequestError(f"study = {one_printable_line(repr(study))[:100]}: {NAME_RULE}")
         return self.root / study
 
     def checkpoint_root(self, study: str) -> Place:
         """Return the place below which checkpoints of `study` lie: in `store`, or in the study's home."""
-        return below(self.store, study) if self.store else self.home(study).absolute()
+        home = self.home(study)
+        return below(self.store, study) if self.store else home.absolute()
 
     def storage_url(self, study: str) -> str:
         """Return the URL of the study's ledger: `storage`, or SQLite in the study's home."""

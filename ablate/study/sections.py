@@ -19,6 +19,7 @@ FEWEST_DATASETS = 5  # of a sample that stands for others
 _DURATION = re.compile(r"(?:([0-9]+)d)?(?:([0-9]+)h)?(?:([0-9]+)m)?(?:([0-9]+)s)?")
 _CONSTRAINT = re.compile(r"\s*(\S(?:.*\S)?)\s*(<=|>=)\s*([-+0-9.eE_]+)\s*")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
+NAME_RULE = "a name has 1 to 63 letters, digits, '-' or '_', and starts with a letter or digit"
 
 
 def _seconds(value: Any) -> Any:
@@ -62,9 +63,14 @@ def _pattern(value: str) -> str:
     return value
 
 
+def is_name(value: object) -> bool:
+    """Return whether a value can be the name of a study: then it is a folder's name too."""
+    return isinstance(value, str) and _NAME.fullmatch(value) is not None
+
+
 def _plain_name(value: str) -> str:
-    if not _NAME.fullmatch(value):
-        raise ValueError("a name has 1 to 63 letters, digits, '-' or '_', and starts with a letter or digit")
+    if not is_name(value):
+        raise ValueError(NAME_RULE)
     return value
 
 

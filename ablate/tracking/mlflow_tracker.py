@@ -50,6 +50,7 @@ class MlflowTracker(PatientTracker):
         self._models: dict[str, tuple[TrialConfig, Path | None]] = {}
         self._asked: set[str] = set()
         self._unlogged: dict[str, str] = {}
+        self._elsewhere = ""  # where the server keeps artifacts, if this machine cannot write there
 
     def log_models(self, configs: Sequence[TrialConfig], *, data_dir: Path | None = None) -> None:
         """Log the first replicate of each trained configuration as a pyfunc model `runs:/RUN/model`."""
@@ -81,6 +82,14 @@ class MlflowTracker(PatientTracker):
             root = artifact_root(self.uri, self._home.parent)
             self._store = open_store(self.uri, experiment=self._study.name, artifact_root=root)
             self._store.describe(experiment_tags(self._study))
+            if place := self._store.unreachable_artifacts:
+                self._elsewhere = place
+                log.warning(
+                    "%s keeps artifacts in a folder of its own machine (%s), so the report, models and outputs are not"
+                    " sent; start it with --serve-artifacts --artifacts-destination, for a study of another name",
+                    self.label,
+                    place,
+                )
             self._projector = Projector(
                 store=self._store,
                 study=self._study,
@@ -90,6 +99,8 @@ class MlflowTracker(PatientTracker):
                 output=self._output,
             )
         self._projector.advance()
+        if self._elsewhere:
+            self._artifacts, self._models = {}, {}
         self._send_artifacts(self._store, self._projector)
         self._send_models(self._store, self._projector)
 
@@ -128,6 +139,8 @@ class MlflowTracker(PatientTracker):
 
     def _output(self, config: TrialConfig) -> str:
         """Return what a trial has printed, or an empty text if nothing is kept or its place does not answer."""
+        if self._elsewhere:
+            return ""
         try:
             content = open_folder(checkpoint_folder(self._checkpoints, config.origin.key)).read(OUTPUT)
         except FileNotFoundError:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ablate.base.errors import AblateError, RequestError
-from ablate.base.files import make_file, sqlite_file, sqlite_url
+from ablate.base.files import disk_path, make_file, sqlite_file, sqlite_url
 from ablate.base.redaction import redact_text, redact_url
 from ablate.tracking.address import DATABASES, dialect, for_mlflow, quiet_environment
 from ablate.tracking.contents import Point
@@ -49,6 +49,19 @@ class Store:
         self.client = client
         self.uri = uri
         self.experiment_id = experiment_id
+
+    @property
+    def unreachable_artifacts(self) -> str:
+        """The folder of another machine in which a server keeps the experiment's artifacts; empty for any other place.
+
+        MLflow's client writes there itself, as if it were here. A folder that exists here is taken for a shared one.
+        """
+        if dialect(self.uri) not in ("http", "https"):
+            return ""
+        with _refusals(self.uri):
+            place = str(self.client.get_experiment(self.experiment_id).artifact_location)
+        folder = disk_path(place)
+        return "" if folder is None or folder.parent.is_dir() else place
 
     def describe(self, tags: Mapping[str, str]) -> None:
         """Set those `tags` of the experiment that it does not have yet; values that a user changed are kept."""

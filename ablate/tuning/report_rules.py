@@ -26,7 +26,7 @@ def require_objectives(search: DatasetSearch, trial: TrialProgress, report: Repo
     study, campaign = search.study, search.campaign
     if campaign is not None and place_of(trial.sampler_state) and campaign.champion_reported:
         return
-    fault = _faulty_objective(study, report)
+    fault = _faulty_value(study, report)
     if fault and not any(each.decisions for each in search.trials.values()):
         raise StudyFailedError(f"trial {trial.key}: {fault}")
     for name, size in trial.size.items():
@@ -53,7 +53,7 @@ def judge(
 ) -> tuple[Decision, TrialState | None, str | None]:
     """Return the decision on a report, the state in which it ends its trial or None, and the error of a FAIL."""
     study = search.study
-    if fault := _faulty_objective(study, report):
+    if fault := _faulty_value(study, report):
         return Decision.STOP, TrialState.FAIL, fault
     report = _without_diverged(study, trial, report)
     step = ReportSummary.of(trial.key, report, Decision.CONTINUE)
@@ -79,12 +79,11 @@ def judge(
     return decision, TrialState.FAIL, error
 
 
-def _faulty_objective(study: Study, report: Report) -> str:
-    """Return why a value in a report cannot be that of an objective on either split, or an empty text."""
-    for objective in study.objectives:
-        for metric in dict.fromkeys((objective.metric, on_test(objective.metric))):
-            values = [metrics[metric] for metrics in report.metrics if metric in metrics]
-            if fault := next(filter(None, (value_fault(objective, metric, value) for value in values)), ""):
+def _faulty_value(study: Study, report: Report) -> str:
+    """Return why a value in a report cannot be that of its metric, or an empty text."""
+    for metrics in report.metrics:
+        for metric, value in metrics.items():
+            if fault := value_fault(study.objectives, metric, value):
                 return f"at {study.unit} {report.epoch} {fault}"
     return ""
 

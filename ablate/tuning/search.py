@@ -322,7 +322,8 @@ class Search(SearchStages):
         trial.state = TrialState.RUNNING
         self._out.add(trial.key)
         self._returns.handed_out(trial)
-        return trial.config if self._heard() else replace(trial.config, expects=self.study.tested_metrics)
+        config = replace(trial.config, ledger=self._ledger.id)
+        return config if self._heard() else replace(config, expects=self.study.tested_metrics)
 
     def _heard(self) -> bool:
         """Return whether a trial has reported."""

@@ -1,8 +1,7 @@
-"""Output is read as a terminal shows it, and a number is read whole or not at all."""
+"""A number is read whole or not at all, and numbers become reports."""
 
 from __future__ import annotations
 
-import itertools
 import math
 import random
 import re
@@ -11,8 +10,6 @@ import pytest
 
 from ablate.base.errors import TrialError
 from ablate.functions.command_output import (
-    LONGEST_LINE,
-    LineReader,
     LostReportError,
     NumberReader,
     ReportReader,
@@ -24,52 +21,6 @@ from ablate.study.sections import MetricPattern
 
 def reader(pattern: str, name: str = "val_x", scale: float = 1.0) -> NumberReader:
     return NumberReader(name, MetricPattern(pattern=pattern, scale=scale))
-
-
-def lines_of(content: bytes, blocks: list[int]) -> list[str]:
-    """Return the lines of `content`, read in blocks of these sizes, again and again."""
-    found, read, position = [], LineReader(), 0
-    for size in itertools.cycle(blocks):
-        if position >= len(content):
-            return [*found, *read.end()]
-        found += read.feed(content[position : position + size])
-        position += size
-    raise AssertionError
-
-
-SHOWN = {
-    "plain": ("a\nb\n\nc", ["a", "b", "", "c"]),
-    "redraws": ("0%\r50%\r100%\nnext\n", ["100%", "next"]),
-    "Windows": ("a\r\nb\r\r\n", ["a", "b"]),
-    "a bar that is not over": ("a\n1%\r2%", ["a", "2%"]),
-    "a bar that begins with a return": ("\r1%\r2%\n", ["2%"]),
-    "characters of several bytes": ("精度=0.5, größe ok\n", ["精度=0.5, größe ok"]),
-    "colours": ("val_x=\x1b[32m0.5\x1b[0m\x1b[K\n", ["val_x=0.5"]),
-    "a bar that goes back": ("at 10%\b\b\b20%\nabc\b\b\b\b\bx\n\x1b[1mab\x1b[0m\b\n", ["at 20%", "xbc", "ab"]),
-    "an escape at the end": ("a\x1b", ["a\x1b"]),
-}
-
-
-@pytest.mark.parametrize(("text", "shown"), SHOWN.values(), ids=SHOWN.keys())
-@pytest.mark.parametrize("blocks", [[1], [2], [3, 1], [10**6]])
-def test_lines_are_those_that_a_terminal_shows_however_they_arrive(
-    text: str, shown: list[str], blocks: list[int]
-) -> None:
-    assert lines_of(text.encode(), blocks) == shown
-
-
-def test_bytes_that_are_no_text_are_replaced() -> None:
-    assert lines_of(b"a\xffb\n\xe7\n", [1]) == ["a\ufffdb", "\ufffd"]
-
-
-def test_the_end_of_a_long_line_counts_and_no_more_of_it_is_held() -> None:
-    """300 MB took minutes and a gigabyte, because each block was joined with all before it."""
-    read = LineReader()
-    for _ in range(4_800):
-        assert read.feed(b"x" * 65_536) == []
-        assert sum(map(len, read._parts)) <= 2 * LONGEST_LINE
-    (line,) = read.feed(b" val_x=0.25\n")
-    assert (line[-11:], len(line)) == (" val_x=0.25", LONGEST_LINE)
 
 
 NUMBERS = ["0.5", "-0.5", "+3", ".5", "7.5e-05", "1E+3", "3.", "3.e-05", "1e5", "nan", "NaN", "inf", "-Infinity"]
@@ -97,6 +48,56 @@ def test_a_unit_of_the_number_is_an_error_that_says_how_to_read_it(text: str, pa
     with pytest.raises(TrialError, match=rf"of '{text}' in 'val_x={text}': write {text[-1]} behind .* `scale:`"):
         reader(pattern).last(f"val_x={text}")
     assert reader(f"{pattern}{text[-1]}", scale=1e3).last(f"val_x={text}") == float(text[:-1]) * 1e3
+
+
+GROUPED = [
+    *(f"1{apart}234{point}5" for apart in "'’‘ʼ′´`＇_٬\u00a0\u2009\u202f\u2007\u3000 " for point in ".,٫"),
+    "1'234", "1 234", "-1 234", "1.234,5", "1.234.567", "1.234.567,89", "1，234.5", "１２３４．５", "1．5", "١٬٢٣٤",
+    "١٫٥", "0.123_456", "0.512\u2009345", "12,34,567.8", "1×10^-3", "1 * 10**3", "2·10⁻³", "1 234 567",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", GROUPED)
+@pytest.mark.parametrize("pattern", ["val_x={number}", r"val_x=([0-9.]+)", r"val_x=(\d+\.?\d*)", "x=[^,;]*?([0-9.]+)"])
+@pytest.mark.parametrize("behind", ["", " ok", ", lr=0.1", "; epoch 3"])
+def test_groups_of_digits_are_read_whole_or_not_at_all(text: str, pattern: str, behind: str) -> None:
+    try:
+        found = reader(pattern).last(f"epoch 2 val_x={text}{behind}")
+    except TrialError:
+        return
+    assert found is None  # the pattern finds no sign, or no digit of another script
+
+
+APART = [
+    "0.5 123",
+    "0 123",
+    "3 2000",
+    "3 500/1000",
+    "3 100%",
+    "3 128ms",
+    "5 12",
+    "2 30 s",
+    "1 234it/s",
+    "0.5, 0.7",
+    "3 12:30",
+]
+
+
+@pytest.mark.parametrize("text", APART)
+@pytest.mark.parametrize("pattern", ["val_x={number}", "val_x=([0-9.]+)"])
+def test_what_stands_beside_a_number_is_no_group_of_it(text: str, pattern: str) -> None:
+    assert reader(pattern).last(f"val_x={text}") == float(text.split()[0].strip(","))
+
+
+@pytest.mark.parametrize("sign", ["−", "－", "﹣"])
+def test_a_minus_of_another_form_is_not_lost(sign: str) -> None:
+    with pytest.raises(TrialError, match=f"took 0.5 of '{sign}0.5'"):
+        reader("val_x.*?{number}").last(f"val_x: {sign}0.5")
+
+
+def test_digits_of_another_script_are_a_number() -> None:
+    assert reader("val_x={number}").last("val_x=１２.５") == 12.5
+    assert reader("val_x={number}").last("val_x=١٢٣") == 123
 
 
 CUT = ["7.5e-05", "1E+3", "1,234.5", "1e", "12e", "1_000", "0,5", "1,234", "3.e-05", "2e+", "0x1F", "9.99D-05"]
@@ -145,6 +146,7 @@ WHOLE = [
     ("val_x={number}", "val_x=12Mb", 12.0),
     ("val_x={number}", "val_x=12 M", 12.0),
     ("val_x={number}", "val_x=3x2", 3.0),
+    (r"(\d+) 200 ", "12 200 0.5", 12.0),
     ("val_x=(?:nan|([0-9.]+))", "val_x=nan", None),
     ("val_x=(?:nan|([0-9.]+))", "val_x=0.5 val_x=nan", 0.5),
     (r"val_x=(\S*)", "val_x=", None),

@@ -11,12 +11,16 @@ from typing import Any
 
 import pytest
 
-from ablate.base.errors import PausedError, TrialError
+from ablate.base.errors import PausedError, RequestError, TrialError
+from ablate.core.config import DatasetFacts
+from ablate.core.registry import read_task
+from ablate.core.trainable import load_trainable
 from ablate.execution.executor import Failure
 from ablate.functions import command as commands
 from ablate.functions.command_process import TOKEN
-from ablate.functions.command_words import words_of
+from ablate.functions.command_words import line_of, words_of
 from ablate.functions.output import read_output
+from ablate.study.sections import trainable_name
 from support.commanded import commanded, losses
 from support.commands import LOCAL, run
 from support.processes import have_ended, is_alive
@@ -202,12 +206,115 @@ def test_a_value_that_is_not_finite_is_a_diverged_report() -> None:
     assert [report.diverged for report in found] == [(), (False, True), (True, True)]
 
 
-def test_more_reports_than_epochs_are_said() -> None:
+def test_more_reports_than_epochs_end_the_trial_with_one_line() -> None:
+    """The first ones were kept, which are no results."""
     script(EPOCHS.replace("4", "6"))
-    found = list(commanded())
-    assert [report.metrics[0]["val_loss"] for report in found] == [1, 1 / 2, 1 / 3]
-    assert "prints val_loss more often than `epochs: 3` says" in found[-1].note
-    assert not any(report.note for report in commanded(epochs=5))
+    with pytest.raises(TrialError, match=r"printed val_loss once more than `epochs: 3` says, in 'val_loss=0.25': let"):
+        list(commanded())
+    assert len(losses(commanded(epochs=5))) == 5
+
+
+def test_a_line_is_a_report_while_the_command_is_silent() -> None:
+    script(EPOCHS + "time.sleep(1000)")
+    running = commanded(epochs=4)
+    assert [next(running).metrics[0]["val_loss"] for _ in range(3)] == [1, 1 / 2, 1 / 3]
+    running.close()  # type: ignore[attr-defined]
+
+
+def test_an_inner_bar_is_a_report_for_each_epoch() -> None:
+    script(
+        "from tqdm import tqdm\n"
+        "for epoch in tqdm(range(1, 4), position=0):\n"
+        "    inner = tqdm(range(9), position=1, leave=False)\n"
+        "    for step in inner: inner.set_postfix_str(f'val_loss={epoch + step / 8}', refresh=True)\n"
+    )
+    assert losses(commanded()) == [[2], [3], [4]]
+
+
+@pytest.mark.parametrize("value", ["a b", "$(touch x)", "'; touch x; '", '"`touch x`', "\\", "*", 'a"b', "a'b"])
+@pytest.mark.parametrize("quote", ["", "'", '"'])
+def test_a_value_stays_one_argument_in_quotes_of_a_shell(value: str, quote: str) -> None:
+    """A value in double quotes was run by the shell, and one in single quotes ended them."""
+    command = line_of(f"printf %s a{quote}{{x}}{quote}b", {"x": value})
+    assert subprocess.run(command, shell=True, capture_output=True, text=True, check=True).stdout == f"a{value}b"
+    assert not Path("x").exists()
+
+
+SIGNS = [
+    "ls {x} > log", "ls {x} 2>&1", "ls {x} | tee log", "ls {x} && ls", "ls {x}; ls", "ls {x} &", "ls {x} < in",
+    "ls {x} $HOME/a", 'ls {x} "$HOME"', "ls {x} ${HOME}", "ls {x} $(pwd)", "ls {x} `pwd`", "ls {x} ~/a",
+    "ls {x} --o=~/a", "ls {x} *.csv", "A=1 ls {x}", "ls {x} # why",
+]  # fmt: skip
+PLAIN = [
+    "ls '$HOME' {x}",
+    "ls 'a|b' {x}",
+    'ls "a;b" {x}',
+    "ls \\* {x}",
+    "ls http://h?a=1&b=2 {x}",
+    "ls a~b [1,2] f(1) {x?--y}",
+]
+
+
+@pytest.mark.parametrize("command", SIGNS)
+def test_a_sign_of_a_shell_needs_one(command: str) -> None:
+    named = {"command": command, "metrics": {"val_loss": "{number}"}}
+    with pytest.raises(RequestError, match=r"^the command runs without a shell: add --shell"):
+        load_trainable(trainable_name(named)).check(["config.x"], confirms=False)
+    braces = {"command": command.replace("${HOME}", "${{HOME}}"), "shell": True}
+    load_trainable(trainable_name(named | braces)).check(["config.x"], confirms=False)
+
+
+@pytest.mark.parametrize("command", PLAIN)
+def test_what_a_shell_would_not_obey_is_an_argument(command: str) -> None:
+    named = {"command": command, "metrics": {"val_loss": "{number}"}}
+    load_trainable(trainable_name(named)).check(["config.x"], confirms=False)
+
+
+MISSING = [
+    "python no.py {x}",
+    "python -u no.py {x}",
+    "sh no.sh {x}",
+    f"{sys.executable} {{x?-u}} no.py",
+    "env A=1 python no.py {x}",
+]
+
+
+@pytest.mark.parametrize("command", MISSING)
+def test_a_script_that_is_not_there_is_refused_before_anything_runs(command: str) -> None:
+    trainable = load_trainable(trainable_name({"command": command, "metrics": {"val_loss": "{number}"}}))
+    with pytest.raises(RequestError, match=r"the command runs 'no.(py|sh)', and there is no such file in /"):
+        trainable.check(["config.x"], confirms=False)
+    Path("no.py").touch()
+    Path("no.sh").touch()
+    trainable.check(["config.x"], confirms=False)
+
+
+@pytest.mark.parametrize("activated", [True, False])
+def test_python_is_that_of_ablate_where_no_environment_is_activated(
+    activated: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "bin").mkdir()
+    (folder / "bin" / "python").symlink_to("/bin/true")
+    (folder / "bin" / "python").chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder / "bin"), prepend=":")
+    monkeypatch.setattr(sys, "prefix", str(Path(sys.executable).parents[1]))
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        monkeypatch.delenv(name, raising=False)
+    if activated:
+        monkeypatch.setenv("VIRTUAL_ENV", str(folder))
+    script("print(f'val_loss=1')")
+    found = load_trainable(trainable_name({"command": "python train.py", "metrics": {"val_loss": "{number}"}}))
+    said = [
+        line for line in found.remarks(read_task({"task": "data"}), DatasetFacts(), None, None) if "`python`" in line
+    ]
+    assert said == ([] if activated else [
+        f"`python` is {Path(sys.executable).parent}/python, as ablate itself is, because no environment is activated"
+    ])  # fmt: skip
+    if activated:  # /bin/true prints nothing
+        with pytest.raises(TrialError, match="exit code 0 before"):
+            list(commanded("python train.py", epochs=1))
+    else:
+        assert losses(commanded("python train.py", epochs=1)) == [[1]]
 
 
 CASES: dict[str, tuple[str, dict[str, Any], list[str]]] = {

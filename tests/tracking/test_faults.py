@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from ablate.base.errors import LedgerError
 from ablate.core.trial import TrialState
 from ablate.ledger import Ledger
+from ablate.tracking.store import Store
 from support.ledgers import Clock
 from support.tracked import NAN, WRITES, World, mlflow, runs, world
 
@@ -203,3 +205,23 @@ def neutral(snapshot: dict[Any, Any], study: str) -> dict[Any, Any]:
         tags.pop("ablate.study_id")
         tags.pop("mlflow.source.git.commit", None)
     return cleaned
+
+
+@pytest.mark.parametrize(
+    ("uri", "place", "unreachable"),
+    [
+        ("http://h:1", "file:///proc/nope/artifacts/1", True),
+        ("https://h", "/nope/mlruns/3", True),
+        ("http://h:1", "mlflow-artifacts:/1", False),
+        ("http://h:1", "s3://bucket/1", False),
+        ("sqlite:///x.db", "file:///proc/nope/artifacts/1", False),
+    ],
+)
+def test_a_folder_of_the_servers_own_machine_is_known(uri: str, place: str, unreachable: bool) -> None:
+    client = SimpleNamespace(get_experiment=lambda _: SimpleNamespace(artifact_location=place))
+    assert Store(client, uri=uri, experiment_id="1").unreachable_artifacts == (place if unreachable else "")
+
+
+def test_a_folder_that_is_shared_with_the_server_is_used(tmp_path: Path) -> None:
+    client = SimpleNamespace(get_experiment=lambda _: SimpleNamespace(artifact_location=f"{tmp_path}/1"))
+    assert Store(client, uri="http://h", experiment_id="1").unreachable_artifacts == ""

@@ -10,14 +10,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from contextlib import ExitStack
 from functools import lru_cache, partial
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from ablate.base.cache import cache_folder, cached_bytes, open_private
+from ablate.base.cache import cached_bytes
 
 logger = logging.getLogger("ablate.engine.models")
 COMPILER = "ABLATE_COMPILER"  # environment: name or path of a C compiler (default: cc); empty: compile nothing
@@ -71,13 +70,7 @@ def load_kernels() -> ctypes.CDLL | None:
         about = compiler.stat()
         key = (compiler, about.st_size, about.st_mtime_ns, FLAGS, processor, sorted(source.items()))
         name = f"{sha256(repr(key).encode()).hexdigest()[:32]}.so"
-        with ExitStack() as opened:  # without a cache that only this user enters, it is made each time
-            content = cached_bytes(
-                name,
-                partial(_compile_or_refuse, compiler, source),
-                good=_is_sound,
-                folder=lambda: opened.enter_context(open_private(cache_folder() / "kernels")),
-            )
+        content = cached_bytes("kernels", name, partial(_compile_or_refuse, compiler, source), good=_is_sound)
         if content.startswith(REFUSED):
             raise OSError(content.removeprefix(REFUSED).decode(errors="replace"))
         return _load(content)

@@ -25,7 +25,7 @@ from safetensors.torch import load
 from torch import Tensor
 
 from ablate.base.errors import CheckpointDownError, CheckpointError
-from ablate.base.files import Folder, Place, open_folder
+from ablate.base.files import Folder, Place, foreign, open_trial
 from ablate.base.redaction import error_text, redact_url
 from ablate.base.sample_files import SampleValues, write_sample_values
 from ablate.core.trial import Report, TrialConfig
@@ -104,6 +104,11 @@ class _DamagedError(CheckpointError):
     """The bytes are not those of a whole checkpoint."""
 
 
+def identity(config: TrialConfig) -> dict[str, Any]:
+    """Return what a checkpoint holds of its trial."""
+    return config.to_json() | {"owner": config.owner}
+
+
 def write(place: Place, checkpoint: Checkpoint) -> None:
     """Write a checkpoint atomically; it is durable when this returns.
 
@@ -128,7 +133,7 @@ def write(place: Place, checkpoint: Checkpoint) -> None:
     tensors = {**checkpoint.tensors, **{f"midway.{name}": value for name, value in checkpoint.midway.items()}}
     packed = _packed(tensors, {"content": content, "sha256": _checksum(content, tensors)})
     with _faults_explained(f"write checkpoint {redact_url(place)}/{checkpoint_id.name}", place):
-        folder = open_folder(place)
+        folder = open_trial(place)
         folder.write(checkpoint_id.name, packed)
         own = [each for each in _newest_first(folder) if each[0].attempt <= checkpoint_id.attempt]
         counted = [name for found, name in own if found.is_of_report(checkpoint.counted)]
@@ -140,7 +145,7 @@ def write(place: Place, checkpoint: Checkpoint) -> None:
 def keep_samples(place: Place, attempt: int, found: SampleValues) -> None:
     """Write what an attempt scored on each sample of the test split; raise CheckpointDownError."""
     with _faults_explained(f"write the samples' values in {redact_url(place)}", place):
-        write_sample_values(open_folder(place), attempt, found)
+        write_sample_values(open_trial(place), attempt, found)
 
 
 def rewrite(place: Place, found: Checkpoint, attempt: int) -> Checkpoint:
@@ -166,7 +171,7 @@ def _as_of(found: Checkpoint, attempt: int) -> Checkpoint:
 def discard(place: Place, epoch: int) -> None:
     """Remove the checkpoints from `epoch` on; raise CheckpointDownError if `place` cannot be written."""
     with _faults_explained(f"remove checkpoints in {redact_url(place)}", place):
-        folder = open_folder(place)
+        folder = open_trial(place)
         for checkpoint_id, name in _newest_first(folder):
             if checkpoint_id.epoch >= epoch:
                 folder.remove(name)
@@ -177,7 +182,7 @@ def find_counted(place: Place, found: Checkpoint) -> Checkpoint | None:
     if found.counted is None or found.checkpoint_id.is_of_report(found.counted):
         return found
     with _faults_explained(f"read checkpoints in {redact_url(place)}", place):
-        folder, attempt = open_folder(place), found.checkpoint_id.attempt
+        folder, attempt = open_trial(place), found.checkpoint_id.attempt
         own = [(each, name) for each, name in _newest_first(folder) if each.attempt <= attempt]
         names = [name for each, name in own if each.is_of_report(found.counted)]
         return _newest_whole(folder, place, names, lambda name: False)[0]
@@ -187,11 +192,12 @@ def newest(place: Place, config: TrialConfig, *, attempt: int | None = None) -> 
     """Return the newest whole checkpoint of `config` in `place`, or None; damaged ones are logged and skipped.
 
     A caller that continues as `attempt` also removes damaged files and fragments of it and of earlier attempts.
-    Raises CheckpointError if a whole checkpoint is of another trial, CheckpointDownError if `place` cannot be read.
+    Raises CheckpointError if a whole checkpoint is of another trial, CheckpointDownError if it is of another study or
+    `place` cannot be read.
     """
     own = partial(_is_of, attempt)
     with _faults_explained(f"read checkpoints in {redact_url(place)}", place):
-        folder = open_folder(place)
+        folder = open_trial(place)
         folder.sweep(own)
         for _ in range(LISTINGS):
             names = [name for _, name in _newest_first(folder)]
@@ -214,7 +220,7 @@ def read(place: Place, name: str) -> Checkpoint:
     path = f"{redact_url(place)}/{name}"
     with _faults_explained(f"read checkpoint {path}", place):
         try:
-            packed = open_folder(place).read(name)
+            packed = open_trial(place).read(name)
         except FileNotFoundError:
             raise CheckpointError(f"no checkpoint {path}") from None
     return _unpack(packed, name, path)
@@ -316,6 +322,8 @@ def _plain(report: Report) -> dict[str, Any]:
 
 
 def _check_identity(path: str, found: Checkpoint, config: TrialConfig) -> None:
+    if config.owner != found.trial.get("owner", "") and config.owner:
+        raise foreign(f"checkpoint {path}")
     mine = json.loads(json.dumps(config.to_json()))
     try:  # fields added after the file was written have their defaults
         saved = json.loads(json.dumps(TrialConfig.from_json(found.trial).to_json()))

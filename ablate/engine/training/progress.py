@@ -258,7 +258,7 @@ class TrainingProgress:
             report=self.report,
             wall_seconds=self.seconds,
             tensors=self._tensors(),
-            trial=self.config.to_json(),
+            trial=checkpoint.identity(self.config),
             shape=self.shape,
             midway=midway,
             metrics=tuple(means.sums) if self.step else (),

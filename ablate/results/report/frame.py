@@ -18,7 +18,7 @@ import vl_convert
 from markupsafe import Markup
 
 from ablate import __version__
-from ablate.base.cache import cached_text
+from ablate.base.cache import cached_bytes
 from ablate.base.files import DiskFolder
 from ablate.results.rendering.drawing import PALETTES, Figure, data, png, svg
 from ablate.results.rendering.latex import PageTable, latex
@@ -132,5 +132,6 @@ def digest(script: str) -> str:
 def bundle() -> str:
     """Return the script that draws figures, escaped for a script element; vl-convert takes 1.5 s to build it."""
     library: Any = vl_convert
-    script = cached_text(f"vega-by-vl-convert-{library.__version__}.js", library.javascript_bundle)
+    name = f"vega-by-vl-convert-{library.__version__}.js"
+    script = cached_bytes("pages", name, lambda: library.javascript_bundle().encode()).decode()
     return script.replace("</script", "<\\/script")
