@@ -3,7 +3,7 @@
     python benchmarks/everyday.py                                  # all parts, seeds 0 to 19: many hours, one core
     python benchmarks/everyday.py --part recorded --tables xgb_churn digits --searchers ablate random --seeds 0:3
     python benchmarks/everyday.py --also FOLDER                    # and Syne Tune, NePS, from their own site-packages
-    python benchmarks/everyday.py --summary                        # results/everyday.csv of all searches in the raw file
+    python benchmarks/everyday.py --summary                        # results/everyday.csv of the raw file's searches
 
 Each search ends with a line in the raw file and is not repeated, so that a command that was ended continues. One
 worker. `budget` is in full trainings: a search may make as many reports as that many trainings make.

@@ -14,9 +14,9 @@ from typing import Any, Protocol
 
 import numpy as np
 import optuna
-from everyday_problems import Problem, Space
+from everyday_problems import Problem
 from everyday_training import Losses, Settings
-from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.distributions import CategoricalDistribution, FloatDistribution
 
 from ablate.core.config import DatasetFacts, Size
 from ablate.core.trial import Decision, Report, TrialState
@@ -88,7 +88,7 @@ class Ablate:
         report = Report(epoch=step, metrics=(values,), wall_seconds=float(step), final=last)
         summary = ReportSummary.of(trial.key, report, Decision.CONTINUE)
         stopped = not last and self._search.decide(trial, summary) is Decision.STOP
-        trial.take(summary)
+        self._search.take(trial, summary)
         if last or stopped:
             trial.state = TrialState.PRUNED if stopped else TrialState.COMPLETE
             self._search.tell(trial)
@@ -259,7 +259,9 @@ class Neps:
 
         np.random.seed(seed)
         torch.manual_seed(seed)
-        self._stepped = {name: own for name, own in problem.space.items() if getattr(own, "step", None) not in (None, 1)}
+        self._stepped = {
+            name: own for name, own in problem.space.items() if getattr(own, "step", None) not in (None, 1)
+        }
         space: dict[str, Any] = {name: _of_neps(own) for name, own in problem.space.items()}
         if problem.steps > 1:
             space["epochs"] = HPOInteger(1, problem.steps, is_fidelity=True)

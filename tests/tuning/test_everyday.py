@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 
 import numpy as np
 import optuna
@@ -61,10 +60,9 @@ def test_a_search_is_told_the_nearest_free_row_and_an_interrupted_trial_goes_on(
 def test_the_regret_is_that_of_complete_trials_by_their_last_loss() -> None:
     """The least last loss is .1, the median .5: rows 0 to 3 have the regrets 2, 1, .5 and 0."""
     made = table()
-    found = everyday.search(made, Scripted(SETTINGS, {(3, 2)}), 5)
-    assert [spent for spent, _ in found] == [3, 6, 9, 14]
-    assert [made.score(found[:n]) for n in range(5)] == pytest.approx([2, 2, 1, 0.5, 0.5])
-    assert made.score([*found, (15, (0.1,))]) == pytest.approx(0)
+    found = everyday.search(made, Scripted([*SETTINGS, 3], {(3, 2)}), 5)
+    assert [spent for spent, _ in found] == [3, 6, 9, 14, 15]
+    assert [made.score(found[:n]) for n in range(6)] == pytest.approx([2, 2, 1, 0.5, 0.5, 0])
 
 
 def test_the_hypervolume_is_a_share_of_that_of_the_table() -> None:
@@ -76,22 +74,25 @@ def test_the_hypervolume_is_a_share_of_that_of_the_table() -> None:
     assert made.score([(3, (0.5, 2.0)), (6, (0.1, 4.0)), (9, (0.9, 5.0))]) == pytest.approx(1)
 
 
-@pytest.mark.parametrize("name", ["ablate", "ablate, no start", "random", "Optuna TPE + Hyperband", "Optuna TPE, start"])
+@pytest.mark.parametrize(
+    "name", ["ablate", "ablate, no start", "random", "Optuna TPE + Hyperband", "Optuna TPE, start"]
+)
 def test_a_searcher_takes_the_settings_of_the_rows(name: str) -> None:
-    made, asked = table(), None
+    made = table()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     asked = searchers.ONE[name][0](made, 0)
     everyday.search(made, asked, 2)
     first = SETTINGS[0] if name in ("ablate", "Optuna TPE, start") else None
-    seen = list(taken(asked))
+    seen = taken(asked)
     assert all(each in SETTINGS for each in seen)
     assert first is None or seen[0] == first
     assert made.free.sum() == 5 - len(seen)
 
 
-def taken(asked: searchers.Searcher) -> Iterator[searchers.Settings]:
-    for trial in asked._trials.values():
-        yield trial.params if isinstance(asked, searchers.Optuna) else dict(trial.config.settings.config)
+def taken(asked: searchers.Searcher) -> list[searchers.Settings]:
+    if isinstance(asked, searchers.Optuna):
+        return [trial.params for trial in asked._study.trials]
+    return [dict(trial.config.settings.config) for trial in asked._trials.values()]
 
 
 def rows(searcher: str, scores: list[float], table: str = "one") -> list[dict[str, str]]:
