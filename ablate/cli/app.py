@@ -145,7 +145,10 @@ def wrap(
         ),
     ],
     settings: Annotated[
-        list[str] | None, typer.Argument(help="NAME=VALUE, NAME=LOW:HIGH, NAME=LOW:HIGH:log or NAME=A,B.")
+        list[str] | None, typer.Argument(
+            help="NAME=VALUE, NAME=LOW:HIGH, NAME=LOW:HIGH:log or NAME=A,B. @VALUE behind a range is your own value,"
+            " by default that of the script's argparse: it is tried first."
+        ),
     ] = None,
     test_metric: Annotated[
         list[str] | None, typer.Option(help="The same of a metric test_… that is printed at the end of the command.")

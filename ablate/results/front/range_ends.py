@@ -20,7 +20,7 @@ from ablate.study.space import FloatRange, IntRange, Range
 
 NEAR = 1 / 20  # share of a range, on its scale, that counts as its end
 BEST, FEWEST = 1 / 4, 6  # share of the complete trials that are the best, and how many at least
-LEVEL = 0.01  # chance that any end of a data set is named if trials are drawn evenly and no setting matters
+LEVEL = 0.05  # chance that any end of a data set is named if trials are drawn evenly and no setting matters
 
 
 @dataclass(frozen=True, kw_only=True)
