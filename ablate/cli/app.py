@@ -131,7 +131,7 @@ def compare(
 
 
 @app.command(epilog="Example: ablate wrap 'python train.py --lr {lr}' lr=1e-4:1e-2:log --metric 'val_acc={number}'")
-@options.gather("runs_dir", "gpus", "gpus_per_trial", "executor", "tracker")
+@options.gather("runs_dir", "gpus", "gpus_per_trial", "executor", "tracker", "extend")
 @print_events
 def wrap(
     command: Annotated[

@@ -57,8 +57,8 @@ class Findings:
 
     @property
     def yours(self) -> Yours | None:
-        """How the user's settings stand, if they were tried."""
-        return yours(self.results).get(self.dataset)
+        """How the user's settings stand, if they were tried and there may be an answer."""
+        return None if self.withheld else yours(self.results).get(self.dataset)
 
     @property
     def rows(self) -> list[dict[str, Any]]:

@@ -20,7 +20,8 @@ from ablate.study.space import FloatRange, IntRange, Range
 
 NEAR = 1 / 20  # share of a range, on its scale, that counts as its end
 BEST, FEWEST = 1 / 4, 6  # share of the complete trials that are the best, and how many at least
-LEVEL = 0.05  # chance that any end of a data set is named if trials are drawn evenly and no setting matters
+FEWEST_THERE = 3  # of the best at an end, below which it is not named
+LEVEL = 0.02  # chance that any end of a data set is named if trials are drawn evenly and no setting matters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,9 +56,9 @@ class RangeEnds:
         return f"{text} within a twentieth of the end of their range: widen {', '.join(named)}" if named else ""
 
 
-    def values(self) -> dict[str, Any]:
-        """Return it as plain values."""
-        return {"text": self.text or None, "ends": [asdict(end) for end in self.ends]}
+    def values(self) -> dict[str, Any] | None:
+        """Return it as plain values, None if nothing is at an end."""
+        return {"text": self.text, "ends": [asdict(end) for end in self.ends]} if self.ends else None
 
 
 def range_ends(study: Study, trials: pl.DataFrame, dataset: str) -> RangeEnds:
@@ -80,7 +81,7 @@ def range_ends(study: Study, trials: pl.DataFrame, dataset: str) -> RangeEnds:
         for upper in (False, True):
             there = [place for place, value in places.items() if _is_near(spec, value, upper=upper)]
             p = scipy.special.bdtrc(len(there) - 1, len(places), _chance(spec, upper=upper)) if there else 1.0
-            if p <= LEVEL / (2 * len(ranges)):
+            if len(there) >= FEWEST_THERE and p <= LEVEL / (2 * len(ranges)):
                 held.update(there)
                 end = _end(short if tail[short] == 1 else name, spec, upper=upper)
                 found.append(RangeEnd(**end, trials=len(there), best=len(places)))
