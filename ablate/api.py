@@ -58,7 +58,7 @@ def real(
     when: When = None,
     default: object = NOT_GIVEN,
 ) -> dict[str, Any]:
-    """Return a range of real numbers from `low` to `high`, drawn on a log scale with `log`; `default` as in `choice`."""
+    """Return a range of real numbers from `low` to `high`, on a log scale with `log`; `default` as in `choice`."""
     return _range("float", low, high, log=log, step=step) | _options(when, default)
 
 

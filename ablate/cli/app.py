@@ -145,7 +145,8 @@ def wrap(
         ),
     ],
     settings: Annotated[
-        list[str] | None, typer.Argument(
+        list[str] | None,
+        typer.Argument(
             help="NAME=VALUE, NAME=LOW:HIGH, NAME=LOW:HIGH:log or NAME=A,B. @VALUE behind a range is your own value,"
             " by default that of the script's argparse: it is tried first."
         ),

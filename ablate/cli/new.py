@@ -183,7 +183,9 @@ def _of_command(name: str, command: str, metric: str) -> tuple[dict[str, Any], d
         for each in names
     }
     content = command_content(command, config, name=name, metrics=[metric], direction=direction)
-    notes = NOTES | {f"config.{each}": note(each, config[each]) for each in names if each not in switches or each in known}
+    notes = NOTES | {
+        f"config.{each}": note(each, config[each]) for each in names if each not in switches or each in known
+    }
     offered = ", ".join(f"{{{each}}}" for each in OFFERED)
     notes["trainable"] = f"{offered} may stand in the command too"
     notes["trainable.metric"] = "NAME=PATTERN of what it prints for each epoch; {number} is any number"
@@ -209,13 +211,13 @@ def around(name: str, default: Any, choices: Sequence[Any] = ()) -> Any:
     if isinstance(default, str):
         return default
     found = example(name)
-    bounds = found.get("float", found.get("int", []))
+    bounds: list[Any] = found.get("float") or found.get("int") or []
     fitting = found is not UNKNOWN and default not in bounds[bool(bounds and bounds[0] == 0) :]
     if fitting and not ("float" in found and isinstance(default, int)) and (own := fit(found, default)):
         return own
     if isinstance(default, int):
         wide = {"int": [max(default // 4, 1), 4 * default], "log": True} if default > 0 else {"int": [4 * default, 4]}
-    elif default > 0 and not (found.get("float", [1])[0] == 0 and default <= 1):
+    elif default > 0 and not (bounds[:1] == [0] and default <= 1):
         wide = {"float": [float(f"{default * factor:.6g}") for factor in (0.1, 10)], "log": True}
     else:
         wide = {"float": [min(10 * default, 0.0), max(bounds[1:]) if max(bounds[1:], default=0) > default else 1.0]}

@@ -16,7 +16,7 @@ from ablate.functions.command_words import placeholders
 from ablate.functions.script_defaults import script_defaults
 from ablate.study import parse_study
 from ablate.study.patterns import compile_pattern, named_pattern
-from ablate.study.space import Choices, FloatRange, IntRange
+from ablate.study.space import Choices, FloatRange, IntRange, Range
 from ablate.study.yaml_text import read_scalar, write_yaml
 
 PART_SEEDS = 3  # of a comparison, without --replicates
@@ -137,7 +137,7 @@ def _part(text: str, forms: Mapping[str, str]) -> tuple[str, Any]:
 
 
 def _setting(text: str, forms: Mapping[str, str]) -> tuple[str, Any]:
-    """Return name and value or range of `name=value`, `name=low:high[:log]` or `name=a,b,c`, each range with `@value`."""
+    """Return name and value or range of `name=value`, `name=low:high[:log]` or `name=a,b,c`; a range may end in `@value`."""
     match = _SETTING.fullmatch(text)
     if match is None:
         raise RequestError(f"{text!r}: write NAME=VALUE, NAME=LOW:HIGH, NAME=LOW:HIGH:log or NAME=A,B,C")
@@ -151,7 +151,7 @@ def _setting(text: str, forms: Mapping[str, str]) -> tuple[str, Any]:
     parts = (given or value).split(":")
     numbers = [*parts[:2], *([default] if mark else [])]
     if len(parts) > 3 or parts[2:] not in ([], ["log"]) or not all(_NUMBER.fullmatch(part) for part in numbers):
-        rule = "a range is NAME=LOW:HIGH or NAME=LOW:HIGH:log, of numbers, and @VALUE behind it is your own value. A text"
+        rule = "a range is NAME=LOW:HIGH or NAME=LOW:HIGH:log, of numbers, with @VALUE for your own. A text"
         raise RequestError(f"{text!r}: {rule} with a colon needs a study file (ablate new --command)")
     whole = all(_WHOLE.fullmatch(part) for part in parts[:2])
     low, high, *own = [int(n) if _WHOLE.fullmatch(n) and whole else float(n) for n in numbers]
@@ -189,7 +189,7 @@ def _with_script_defaults(command: str, config: Mapping[str, Any]) -> dict[str, 
 
 def fit(spec: Mapping[str, Any], default: Any) -> dict[str, Any] | None:
     """Return a range with a default, in the form of its choices; None if it does not contain it."""
-    kinds = {"float": FloatRange, "int": IntRange, "choices": Choices}
+    kinds: dict[str, type[Range]] = {"float": FloatRange, "int": IntRange, "choices": Choices}
     try:
         read = next(kind.model_validate(spec) for name, kind in kinds.items() if name in spec)
     except ValidationError:  # refused with its reason when the study is read

@@ -221,7 +221,8 @@ def _names_read(function: Callable[..., Any]) -> NamesRead:
             assert isinstance(node, ast.Call)
             optional.add(name)
             uses -= 1
-            defaults |= {name: each.value for each in node.args[1:] if isinstance(each, ast.Constant)}
+            if isinstance(given := node.args[-1], ast.Constant) and len(node.args) > 1:
+                defaults[name] = given.value
         elif isinstance(node, ast.Call) and any(k.arg is None and _is(k.value, config) for k in node.keywords):
             for name, default in _parameters(node, function):
                 handed[name] = default is not inspect.Parameter.empty

@@ -34,7 +34,8 @@ def script_defaults(command: str) -> dict[str, Argument]:
     """
     words = split(command)
     script = _script(words)
-    options = {} if script is None else dict(_arguments(script))
+    known = {} if script is None else dict(_arguments(script))
+    options = {name: argument for name, argument in known.items() if argument is not None}
     found: dict[str, Argument] = {}
     for before, word in zip(["", *words], words, strict=False):
         whole, joined = _WHOLE.fullmatch(word), _JOINED.fullmatch(word)
@@ -42,9 +43,9 @@ def script_defaults(command: str) -> dict[str, Argument]:
             found[whole[1]] = Argument(default=False)  # the command without it
         elif whole is not None and not whole[2]:
             option = before if before.startswith("-") else whole[1]
-            found |= {whole[1]: options[option]} if options.get(option) else {}
+            found |= {whole[1]: options[option]} if option in options else {}
         elif joined is not None:
-            found |= {joined[2]: options[joined[1]]} if options.get(joined[1]) else {}
+            found |= {joined[2]: options[joined[1]]} if joined[1] in options else {}
     return found
 
 
@@ -98,7 +99,7 @@ def _argument(words: Mapping[str, ast.expr], constants: Mapping[str, ast.expr]) 
     kind = words.get("type")
     convert = _TYPES.get(kind.id) if isinstance(kind, ast.Name) else None
     default = _read(words.get("default"), constants)
-    if default is None or isinstance(default, list | tuple | dict | set) or _read(words.get("nargs"), {}) not in (None, "?"):
+    if not isinstance(default, bool | int | float | str) or _read(words.get("nargs"), {}) not in (None, "?"):
         return None
     try:
         typed = convert(default) if convert is not None and not isinstance(default, bool) else default

@@ -59,7 +59,7 @@ def test_several_changes_are_named_together(tmp_path: Path) -> None:
 
 FIRST = SEARCH.replace("step: 8", "step: 8, default: 16")
 GRID = SEARCH.replace("random", "grid").replace("{float: [1.0e-4, 1.0e-1], log: true}", "0.01")
-NOT_AGAIN = "Your settings were tried first: `start` and the defaults of ranges cannot change once a search has begun."
+NOT_AGAIN = "Your settings were tried first: `start` and defaults of ranges cannot change once a search has begun."
 WALKED = "A grid walks its ranges in one order, so they cannot become wider. Take another sampler."
 REFUSALS = {
     "replicates": (
@@ -89,10 +89,16 @@ REFUSALS = {
     "step": (SEARCH, SEARCH.replace("step: 8", "step: 4"), "model.width.step: 8 -> 4", ""),
     "off its steps": (SEARCH, SEARCH.replace("[8, 64]", "[4, 64]"), "model.width.int: [8, 64] -> [4, 64]", ""),
     "fewer choices": (
-        SEARCH, SEARCH.replace("[none, 64]", "[none, 32]"), 'model.mlp.choices: ["none", 64] -> ["none", 32]', "",
+        SEARCH,
+        SEARCH.replace("[none, 64]", "[none, 32]"),
+        'model.mlp.choices: ["none", 64] -> ["none", 32]',
+        "",
     ),
     "default": (
-        FIRST, FIRST.replace("default: 16", "default: 24"), "model.width.default: 16 -> 24", NOT_AGAIN,
+        FIRST,
+        FIRST.replace("default: 16", "default: 24"),
+        "model.width.default: 16 -> 24",
+        NOT_AGAIN,
     ),
     "walked": (GRID, GRID.replace("[8, 64]", "[8, 72]"), "model.width.int: [8, 64] -> [8, 72]", WALKED),
     "grid": (COMPARISON, COMPARISON.replace("[1, 2]", "[1, 3]"), "model.depth.choices: [1, 2] -> [1, 3]", ""),

@@ -84,6 +84,8 @@ def test_choices_are_read_and_click_too() -> None:
     assert found("python clicked.py --lr {lr} {ema?--ema}") == {"lr": 0.1, "ema": False}
 
 
-@pytest.mark.parametrize("command", ["python broken.py --lr {lr}", "python missing.py --lr {lr}", "./run {lr}", "ls {x}"])
+@pytest.mark.parametrize(
+    "command", ["python broken.py --lr {lr}", "python missing.py --lr {lr}", "./run {lr}", "ls {x}"]
+)
 def test_what_cannot_be_read_has_no_defaults(command: str) -> None:
     assert script_defaults(command) == {}

@@ -109,7 +109,7 @@ class Findings:
 
     @cached_property
     def summary(self) -> tuple[str, tuple[Pick, ...]]:
-        """The answer in words, and the networks that it names; with one objective it begins with the user's settings."""
+        """The answer in words, with one objective that to the user's settings first, and the networks that it names."""
         if not self.front.height:
             return f"There is no answer yet: {self.no_front}.", ()
         if self.withheld:

@@ -55,7 +55,6 @@ class RangeEnds:
         text = f"{self.at_end} of the best {self.best} trials and {self.own} of {self.ranges} settings of the best are"
         return f"{text} within a twentieth of the end of their range: widen {', '.join(named)}" if named else ""
 
-
     def values(self) -> dict[str, Any] | None:
         """Return it as plain values, None if nothing is at an end."""
         return {"text": self.text, "ends": [asdict(end) for end in self.ends]} if self.ends else None
@@ -102,7 +101,7 @@ def _best(study: Study, rows: pl.DataFrame) -> Sequence[int]:
     points: Any = np.array([losses(study.objectives, row) for row in values.tolist()])
     library: Any = moocore
     quality = study.objectives.index(quality_objective(study.objectives))
-    by_quality = [signed(study.objectives[quality], value) for value in values[:, quality].tolist()]
+    by_quality = np.array([signed(study.objectives[quality], value) for value in values[:, quality].tolist()])
     fronts = library.pareto_rank(points) if points.shape[1] > 1 else np.zeros(len(points))
     order = np.lexsort((rows["trial"].to_numpy(), by_quality, fronts))
     count: int = max(math.ceil(BEST * rows.height), FEWEST)
@@ -135,13 +134,13 @@ def _chance(spec: FloatRange | IntRange, *, upper: bool) -> float:
     if not step:
         return NEAR
     low, high = spec.ends
-    count = round((high - low) / step)
-    inside = 0
-    while inside < count and _is_near(spec, high - (inside + 1) * step if upper else low + (inside + 1) * step, upper=upper):
-        inside += 1
-    edges = (high - (inside + 0.5) * step, high + step / 2) if upper else (low - step / 2, low + (inside + 0.5) * step)
-    first, last, start, end = (_scaled(spec, edge) for edge in (*edges, low - step / 2, high + step / 2))
-    return (last - first) / (end - start)
+    reach = NEAR * (high - low)
+    if spec.log:
+        reach = high - high * (low / high) ** NEAR if upper else low * (high / low) ** NEAR - low
+    inside = math.floor(reach / step + 1e-9) + 0.5  # steps up to the edge of the end
+    edges = (high - inside * step, high + step / 2) if upper else (low - step / 2, low + inside * step)
+    first, last, start, stop = (_scaled(spec, edge) for edge in (*edges, low - step / 2, high + step / 2))
+    return (last - first) / (stop - start)
 
 
 def _scaled(spec: FloatRange | IntRange, value: float) -> float:

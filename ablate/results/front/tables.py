@@ -168,7 +168,7 @@ def network_table(results: Results, rows: pl.DataFrame) -> pl.DataFrame:
 def _is_users(results: Results, row: Mapping[str, Any]) -> bool:
     """Return whether a row of the pooled trials has the user's settings."""
     first = row["trial"] if row["source"] is None else row["source"]
-    return (users_answer(results, row["dataset"]) or {}).get("trial") == first
+    return bool((users_answer(results, row["dataset"]) or {}).get("trial") == first)
 
 
 def _sources(name: str, rows: pl.DataFrame, measured: Sequence[tuple[Interval, Spread | None]]) -> list[pl.Series]:

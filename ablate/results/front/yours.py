@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -60,9 +60,11 @@ def _of(results: Results, dataset: str) -> Yours | None:
     if answer is None:
         return None
     if (number := answer.get("trial")) is None:
-        return Yours(trial=None, standing="not compared", sentence=f"Your settings were not tried: {answer['refused']}.")
+        return Yours(
+            trial=None, standing="not compared", sentence=f"Your settings were not tried: {answer['refused']}."
+        )
     stage = front_stage(pooled, dataset)
-    rows = pooled.filter(pl.col("dataset") == dataset, pl.col("stage") == stage, NETWORK == number)
+    rows = pooled.filter(pl.col("dataset") == dataset, pl.col("stage") == stage, number == NETWORK)
     complete = rows.filter(pl.col("state") == TrialState.COMPLETE)
     fronts = front_table(results).filter(pl.col("dataset") == dataset)
     if not complete.height or not fronts.height:
@@ -71,7 +73,7 @@ def _of(results: Results, dataset: str) -> Yours | None:
     row, best = own.row(0, named=True), fronts.rows(named=True)
     rivals = candidates(
         pooled, results.study.objectives, dataset=dataset, stage=stage, constraints=results.study.constraints
-    ).filter(NETWORK != number)
+    ).filter(number != NETWORK)
     if (broken := _broken(results.study, complete.row(0, named=True), stage)) or len(results.study.objectives) > 1:
         found = _beside_front(results.study, row, best, broken)
     else:

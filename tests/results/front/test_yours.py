@@ -107,11 +107,13 @@ def results_as_values_of(results: Results) -> dict[str, Any]:
 
 
 LOSS = [{"metric": "val_loss", "direction": "minimize"}]
+WHO = "your settings: test accuracy"
+NOT_SHOWN = f"Not shown to be better than {WHO}"
 CASES: dict[str, tuple[list[float], list[float], str, str]] = {
-    "worse": (about(0.84), about(0.80, 2), "Worse than your settings: test accuracy 80.00% instead of 84.00% (−4", "worse"),
-    "equal": (about(0.80), about(0.80, 1), "Not shown to be better than your settings: test accuracy 80.00% ", "not shown"),
-    "few": (about(0.80, 0, 1), about(0.84, 1, 1), "Not shown to be better than your settings: test accuracy 83.80%", "not shown"),
-    "alike": ([0.8] * 5, [0.84] * 5, "Not shown to be better than your settings: test accuracy 84.00%", "not shown"),
+    "worse": (about(0.84), about(0.80, 2), f"Worse than {WHO} 80.00% instead of 84.00% (−4", "worse"),
+    "equal": (about(0.80), about(0.80, 1), f"{NOT_SHOWN} 80.00% ", "not shown"),
+    "few": (about(0.80, 0, 1), about(0.84, 1, 1), f"{NOT_SHOWN} 83.80%", "not shown"),
+    "alike": ([0.8] * 5, [0.84] * 5, f"{NOT_SHOWN} 84.00%", "not shown"),
 }  # fmt: skip
 
 
@@ -143,7 +145,9 @@ def _with_losses(results: Results) -> tuple[Any, Any, Any]:
 def test_settings_that_nothing_beats_are_the_best() -> None:
     results = planted([(1000, 0.90, about(0.88)), (4000, 0.85, [])])
     assert answer(results).startswith("Your settings are the best of 2 complete trials: no other is better.")
-    assert answer(planted([(1000, 0.90, []), (4000, 0.85, [])], study_with(confirm=None))).startswith("Your settings are")
+    assert answer(planted([(1000, 0.90, []), (4000, 0.85, [])], study_with(confirm=None))).startswith(
+        "Your settings are"
+    )
 
 
 def test_without_fresh_seeds_no_interval_is_claimed() -> None:
@@ -184,8 +188,8 @@ def test_with_several_objectives_they_are_a_row_and_a_sentence(tmp_path: Path) -
     text = answer(results)
     assert not text.startswith("Your settings"), "the answer to several objectives is the front"
     assert text.endswith(
-        "Your settings are not on the front: 80.00% test accuracy, 5,000 parameters. 1 of the 2 networks on it dominates "
-        "them, such as width 16 · no mlp: 84.00% test accuracy, 4,000 parameters."
+        "Your settings are not on the front: 80.00% test accuracy, 5,000 parameters. 1 of the 2 networks on it "
+        "dominates them, such as width 16 · no mlp: 84.00% test accuracy, 4,000 parameters."
     )
     page = Reader(write_report(results, tmp_path).read_text(encoding="utf-8")).text
     assert "(yours)" in page
