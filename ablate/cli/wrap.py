@@ -137,7 +137,7 @@ def _part(text: str, forms: Mapping[str, str]) -> tuple[str, Any]:
 
 
 def _setting(text: str, forms: Mapping[str, str]) -> tuple[str, Any]:
-    """Return name and value or range of `name=value`, `name=low:high[:log]` or `name=a,b,c`; a range may end in `@value`."""
+    """Return name and value or range of `name=value`, `name=low:high[:log]` or `name=a,b,c`, perhaps with `@value`."""
     match = _SETTING.fullmatch(text)
     if match is None:
         raise RequestError(f"{text!r}: write NAME=VALUE, NAME=LOW:HIGH, NAME=LOW:HIGH:log or NAME=A,B,C")
