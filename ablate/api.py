@@ -37,12 +37,16 @@ ensure_home()
 DIRECTIONS = {"max": "maximize", "maximize": "maximize", "min": "minimize", "minimize": "minimize"}
 
 
+NOT_GIVEN = object()  # no default of a range; None is one
 When = Mapping[str, object] | None  # other settings, by dotted name, and their value or a list of values
 
 
-def choice(*values: object, when: When = None) -> dict[str, Any]:
-    """Return a range of these values; with `when`, it is searched only where other settings have these values."""
-    return {"choices": list(values)} | _condition(when)
+def choice(*values: object, when: When = None, default: object = NOT_GIVEN) -> dict[str, Any]:
+    """Return a range of these values; with `when`, it is searched only where other settings have these values.
+
+    The defaults of all ranges are your settings: the first trial has them, and the answer says whether it was beaten.
+    """
+    return {"choices": list(values)} | _options(when, default)
 
 
 def real(
@@ -52,9 +56,10 @@ def real(
     log: bool = False,
     step: float | None = None,
     when: When = None,
+    default: object = NOT_GIVEN,
 ) -> dict[str, Any]:
-    """Return a range of real numbers from `low` to `high`, drawn on a log scale with `log`."""
-    return _range("float", low, high, log=log, step=step, when=when)
+    """Return a range of real numbers from `low` to `high`, on a log scale with `log`; `default` as in `choice`."""
+    return _range("float", low, high, log=log, step=step) | _options(when, default)
 
 
 def whole(
@@ -64,17 +69,18 @@ def whole(
     log: bool = False,
     step: int | None = None,
     when: When = None,
+    default: object = NOT_GIVEN,
 ) -> dict[str, Any]:
-    """Return a range of whole numbers from `low` to `high`."""
-    return _range("int", low, high, log=log, step=step, when=when)
+    """Return a range of whole numbers from `low` to `high`; `default` as in `choice`."""
+    return _range("int", low, high, log=log, step=step) | _options(when, default)
 
 
-def _range(kind: str, low: float, high: float, *, log: bool, step: float | None, when: When) -> dict[str, Any]:
-    return {kind: [low, high], "log": log} | ({} if step is None else {"step": step}) | _condition(when)
+def _range(kind: str, low: float, high: float, *, log: bool, step: float | None) -> dict[str, Any]:
+    return {kind: [low, high], "log": log} | ({} if step is None else {"step": step})
 
 
-def _condition(when: When) -> dict[str, Any]:
-    return {} if when is None else {"when": dict(when)}
+def _options(when: When, default: object) -> dict[str, Any]:
+    return ({} if when is None else {"when": dict(when)}) | ({} if default is NOT_GIVEN else {"default": default})
 
 
 @dataclass(frozen=True, repr=False)

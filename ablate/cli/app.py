@@ -131,7 +131,7 @@ def compare(
 
 
 @app.command(epilog="Example: ablate wrap 'python train.py --lr {lr}' lr=1e-4:1e-2:log --metric 'val_acc={number}'")
-@options.gather("runs_dir", "gpus", "gpus_per_trial", "executor", "tracker")
+@options.gather("runs_dir", "gpus", "gpus_per_trial", "executor", "tracker", "extend")
 @print_events
 def wrap(
     command: Annotated[
@@ -145,7 +145,11 @@ def wrap(
         ),
     ],
     settings: Annotated[
-        list[str] | None, typer.Argument(help="NAME=VALUE, NAME=LOW:HIGH, NAME=LOW:HIGH:log or NAME=A,B.")
+        list[str] | None,
+        typer.Argument(
+            help="NAME=VALUE, NAME=LOW:HIGH, NAME=LOW:HIGH:log or NAME=A,B. @VALUE behind a range is your own value,"
+            " by default that of the script's argparse: it is tried first."
+        ),
     ] = None,
     test_metric: Annotated[
         list[str] | None, typer.Option(help="The same of a metric test_… that is printed at the end of the command.")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ablate.base.errors import RequestError
 from ablate.cli.foreign import content_of
 from ablate.cli.foreign_formats import read_source
-from ablate.cli.wrap import check_text, command_content, named
+from ablate.cli.wrap import check_text, command_content, fit, named
 from ablate.core.registry import TASKS, task_settings
 from ablate.study.yaml_text import flow_yaml
 
@@ -137,12 +137,16 @@ def _of_function(name: str, function: str) -> tuple[dict[str, Any], dict[str, st
 
     found = GuardedFunction(function).describe()
     read, metrics = found.names, found.metrics
-    config = {each: example(each) for each in (*sorted(read.required), *sorted(read.optional - read.required))}
-    notes = NOTES | {f"config.{each}": note(each) for each in config}
-    if read.required:
-        notes |= {f"config.{each}": OPTIONAL for each in read.optional - read.required}
+    required = dict.fromkeys([*sorted(read.required), *(each for each, known in read.handed.items() if not known)])
+    names = dict.fromkeys([*required, *sorted(read.optional), *read.handed])
+    config = {each: around(each, read.defaults.get(each)) for each in names}
+    notes = NOTES | {f"config.{each}": note(each, config[each]) for each in config}
+    hidden = {each for each, known in read.handed.items() if known and each not in read.defaults}
+    hidden |= read.optional - read.required if read.required else set()
+    if len(hidden) < len(config):
+        notes |= {f"config.{each}": OPTIONAL for each in hidden}
     notes["config"] = "names that the function reads; a value fixes one, a range searches it"
-    if read.other_uses or read.changed:
+    if (read.other_uses and not read.handed) or read.changed:
         notes["config"] += ". It reads others too: add them"
     metric = next((each for each in metrics if each.startswith("val_")), None)
     objectives = [_objective(metric or "val_loss")]
@@ -161,6 +165,7 @@ def _of_function(name: str, function: str) -> tuple[dict[str, Any], dict[str, st
 
 def _of_command(name: str, command: str, metric: str) -> tuple[dict[str, Any], dict[str, str]]:
     from ablate.functions.command_words import OFFERED, placeholders
+    from ablate.functions.script_defaults import Argument, script_defaults
 
     names = [each for each in placeholders(command) if each not in OFFERED]
     if not names:
@@ -169,9 +174,18 @@ def _of_command(name: str, command: str, metric: str) -> tuple[dict[str, Any], d
         )
     direction = _objective(named("--metric", metric)[0])["direction"]
     switches = set(re.findall(r"\{(\w+)\?", command))
-    config = {each: {"choices": [True, False]} if each in switches else example(each) for each in names}
+    known, none = script_defaults(command), Argument(default=None)
+    own = {each: known.get(each, none) for each in names}
+    config = {
+        each: {"choices": [True, False], **({"default": False} if each in known else {})}
+        if each in switches
+        else around(each, own[each].default, own[each].choices)
+        for each in names
+    }
     content = command_content(command, config, name=name, metrics=[metric], direction=direction)
-    notes = NOTES | {f"config.{each}": note(each) for each in names if each not in switches}
+    notes = NOTES | {
+        f"config.{each}": note(each, config[each]) for each in names if each not in switches or each in known
+    }
     offered = ", ".join(f"{{{each}}}" for each in OFFERED)
     notes["trainable"] = f"{offered} may stand in the command too"
     notes["trainable.metric"] = "NAME=PATTERN of what it prints for each epoch; {number} is any number"
@@ -186,8 +200,36 @@ def example(name: str) -> Range:
     return next((spec for pattern, spec in EXAMPLES if re.fullmatch(pattern, name.lower())), UNKNOWN)
 
 
-def note(name: str) -> str:
+def around(name: str, default: Any, choices: Sequence[Any] = ()) -> Any:
+    """Return an example of a range that contains the user's `default`, or the default itself where it is a text."""
+    if default is None:
+        return example(name)
+    if choices:
+        return fit({"choices": list(choices)}, default) or default
+    if isinstance(default, bool):
+        return {"choices": [True, False], "default": default}
+    if isinstance(default, str):
+        return default
+    found = example(name)
+    bounds: list[Any] = found.get("float") or found.get("int") or []
+    fitting = found is not UNKNOWN and default not in bounds[bool(bounds and bounds[0] == 0) :]
+    if fitting and not ("float" in found and isinstance(default, int)) and (own := fit(found, default)):
+        return own
+    if isinstance(default, int):
+        wide = {"int": [max(default // 4, 1), 4 * default], "log": True} if default > 0 else {"int": [4 * default, 4]}
+    elif default > 0 and not (bounds[:1] == [0] and default <= 1):
+        wide = {"float": [float(f"{default * factor:.6g}") for factor in (0.1, 10)], "log": True}
+    else:
+        wide = {"float": [min(10 * default, 0.0), max(bounds[1:]) if max(bounds[1:], default=0) > default else 1.0]}
+    return {**wide, "default": default}
+
+
+def note(name: str, shown: Any) -> str:
     """Return the comment beside an example of a range."""
+    if not isinstance(shown, dict):
+        return "your value, which is fixed; write {choices: [A, B], default: A} to search it"
+    if "default" in shown:
+        return f"{'' if 'choices' in shown else 'an example: set its bounds. '}The default is yours, and is tried first"
     if example(name) is UNKNOWN:
         return "an example: set its bounds, or write {choices: [A, B]}, {int: [1, 8]} or a value"
     return "an example: set its bounds"

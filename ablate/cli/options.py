@@ -185,7 +185,8 @@ GATHERED: dict[str, Any] = {  # by the name of a field of RunOptions, in the ord
     "extend": Annotated[
         bool,
         typer.Option(
-            "--extend", help="Continue with the larger budget, or the further replicates, that the file now has."
+            "--extend",
+            help="Continue with the larger budget, the wider ranges or the further replicates that the study now has.",
         ),
     ],
     "variants": Annotated[

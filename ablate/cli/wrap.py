@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from pydantic import ValidationError
+
 from ablate.base.errors import RequestError, StudyFileError, each_once
 from ablate.functions.command_words import placeholders
+from ablate.functions.script_defaults import script_defaults
 from ablate.study import parse_study
 from ablate.study.patterns import compile_pattern, metric_name, named_pattern
+from ablate.study.space import Choices, FloatRange, IntRange, Range
 from ablate.study.yaml_text import read_scalar, write_yaml
 
 PART_SEEDS = 3  # of a comparison, without --replicates
@@ -49,7 +54,9 @@ def study_text(
         direction="maximize" if maximize else "minimize", epochs=epochs, trials=trials, replicates=replicates or 1,
         confirm=confirm, shell=shell,
     )  # fmt: skip
-    if parts:
+    if not parts:
+        content["config"] = _with_script_defaults(command, config)
+    else:
         removed = each_once(_part(text, forms) for text in parts)
         content["config"] = {part: True for part, value in removed.items() if value is False} | config
         content["parts"] = {part: {"config": {part: value}} for part, value in removed.items()}
@@ -134,26 +141,66 @@ def _part(text: str, forms: Mapping[str, str]) -> tuple[str, Any]:
 
 
 def _setting(text: str, forms: Mapping[str, str]) -> tuple[str, Any]:
-    """Return name and value or range of `name=value`, `name=low:high[:log]` or `name=a,b,c`."""
+    """Return name and value or range of `name=value`, `name=low:high[:log]` or `name=a,b,c`, perhaps with `@value`."""
     match = _SETTING.fullmatch(text)
     if match is None:
         raise RequestError(f"{text!r}: write NAME=VALUE, NAME=LOW:HIGH, NAME=LOW:HIGH:log or NAME=A,B,C")
     name, value = match.groups()
     form = forms.get(name, "")
-    if "," in value:
-        parts = value.split(",")
-        if "" in parts:
-            raise RequestError(f"{text!r}: a value between commas is empty; leave the comma out")
-        return name, {"choices": [_value(part, form) for part in parts]}
-    parts = value.split(":")
-    if len(parts) == 1:
+    given, mark, default = value.rpartition("@")
+    if "," in (given or value):
+        return name, _choices(text, given or value, form) | ({"default": _value(default, form)} if mark else {})
+    if ":" not in value:
         return name, _value(value, form)
-    if len(parts) > 3 or parts[2:] not in ([], ["log"]) or not all(_NUMBER.fullmatch(part) for part in parts[:2]):
-        rule = "a range is NAME=LOW:HIGH or NAME=LOW:HIGH:log, of numbers. A text with a colon needs a study file"
-        raise RequestError(f"{text!r}: {rule} (ablate new --command)")
+    parts = (given or value).split(":")
+    numbers = [*parts[:2], *([default] if mark else [])]
+    if len(parts) > 3 or parts[2:] not in ([], ["log"]) or not all(_NUMBER.fullmatch(part) for part in numbers):
+        rule = "a range is NAME=LOW:HIGH or NAME=LOW:HIGH:log, of numbers, with @VALUE for your own. A text"
+        raise RequestError(f"{text!r}: {rule} with a colon needs a study file (ablate new --command)")
     whole = all(_WHOLE.fullmatch(part) for part in parts[:2])
-    bounds = [int(part) if whole else float(part) for part in parts[:2]]
-    return name, {"int" if whole else "float": bounds} | ({"log": True} if parts[2:] else {})
+    low, high, *own = [int(n) if _WHOLE.fullmatch(n) and whole else float(n) for n in numbers]
+    log = {"log": True} if parts[2:] else {}
+    return name, {"int" if whole else "float": [low, high]} | log | ({"default": own[0]} if own else {})
+
+
+def _choices(text: str, value: str, form: str) -> dict[str, Any]:
+    parts = value.split(",")
+    if "" in parts:
+        raise RequestError(f"{text!r}: a value between commas is empty; leave the comma out")
+    return {"choices": [_value(part, form) for part in parts]}
+
+
+def _with_script_defaults(command: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `config` with the script's own values as the defaults of ranges that have none, if all are known."""
+    lacking = {name: spec for name, spec in config.items() if isinstance(spec, dict) and "default" not in spec}
+    known = script_defaults(command)
+    if not lacking.keys() & known.keys():
+        return dict(config)
+    fitting = {name: fit(spec, known[name].default) if name in known else None for name, spec in lacking.items()}
+    faults = [
+        f"{name} is {known[name].default} in the script, outside of what is searched"
+        if name in known
+        else f"the script tells no value of {name}"
+        for name, found in fitting.items()
+        if found is None
+    ]
+    if faults:
+        how = "To try your settings first, write NAME=RANGE@VALUE"
+        logging.getLogger("ablate").warning("%s. %s", "; ".join(faults), how)
+        return dict(config)
+    return {name: fitting.get(name) or spec for name, spec in config.items()}
+
+
+def fit(spec: Mapping[str, Any], default: Any) -> dict[str, Any] | None:
+    """Return a range with a default, in the form of its choices; None if it does not contain it."""
+    kinds: dict[str, type[Range]] = {"float": FloatRange, "int": IntRange, "choices": Choices}
+    try:
+        read = next(kind.model_validate(spec) for name, kind in kinds.items() if name in spec)
+    except ValidationError:  # refused with its reason when the study is read
+        return None
+    same = [each for each in spec.get("choices", ()) if isinstance(each, str) and read_scalar(each) == default]
+    value = same[0] if same else default
+    return {**spec, "default": read.read(value)} if read.contains(value) else None
 
 
 def _value(text: str, form: str) -> Any:

@@ -81,8 +81,8 @@ def acquire_when_free(
 def refuse_other_study(ledger: Ledger, study: Study, text: str, *, extend: bool) -> None:
     """Raise StudyMismatchError, with the difference, if the trials of this name belong to another study.
 
-    With `extend` a study may ask for more than it began with: trials, time, confirmation seeds, seeds of a comparison,
-    or other runs of a campaign's candidates.
+    With `extend` a study may ask for more than it began with: trials, time, wider ranges of a search, confirmation
+    seeds, seeds of a comparison, or other runs of a campaign's candidates.
     """
     record = ledger.study(study.name)
     trials = ledger.trials(study.name) if record is not None else []
@@ -90,7 +90,8 @@ def refuse_other_study(ledger: Ledger, study: Study, text: str, *, extend: bool)
         return  # without trials there is nothing to compare with
     before = parse_study(record.file_text, "ledger", known_good=True)
     changed = "\n".join(f"  {line}" for line in difference(record.file_text, text))
-    if before.fingerprint() != study.fingerprint():
+    is_wider = study.widens(before)
+    if before.fingerprint() != study.fingerprint() and not is_wider:
         advice = [*_advice(before, study), "Give the new study another name (study: …), or put these settings back."]
         raise StudyMismatchError(
             f"study {study.name!r} exists, and this file would make its trials incomparable:\n"
@@ -106,6 +107,7 @@ def refuse_other_study(ledger: Ledger, study: Study, text: str, *, extend: bool)
             f"study {study.name!r} exists with more seeds than this file asks for:\n{changed}\n{fewer}"
         )
     asked = {
+        "range": is_wider,
         "budget": before.budget != study.budget,
         "confirmation": before.confirm != study.confirm,
         "number of seeds": before.replicates != study.replicates,
@@ -125,6 +127,10 @@ def _effort(study: Study) -> tuple[int, str | None] | None:
 
 def _advice(before: Study, study: Study) -> Iterator[str]:
     """Yield further advice about settings that cannot change during a study."""
+    if any(before.start_of(label) not in ((), study.start_of(label)) for label in before.datasets):
+        yield "Your settings were tried first: `start` and defaults of ranges cannot change once a search has begun."
+    if before.sampler_name == "grid" and before.space != study.space:
+        yield "A grid walks its ranges in one order, so they cannot become wider. Take another sampler."
     if before.replicates != study.replicates:
         yield (
             "A search chooses by its trials' own seeds, so trials with more of them are no match for those before. For "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import math
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -158,10 +159,14 @@ class NamesRead:
     """The constant names by which a function reads its first parameter, and what else it does with it.
 
     `other_uses`: it reads it in another way as well. `changed`: it sets it, asks what is in it, or has no source.
+    `handed` are the parameters of the classes and functions that it calls with `**config`. `defaults` are the values
+    that code gives to names: in `config.get(NAME, VALUE)`, or in the signature of what is called with `**config`.
     """
 
     required: set[str] = field(default_factory=set)
     optional: set[str] = field(default_factory=set)
+    handed: dict[str, bool] = field(default_factory=dict)  # whether the parameter has a default
+    defaults: dict[str, Any] = field(default_factory=dict)
     other_uses: bool = True
     changed: bool = True
 
@@ -218,16 +223,52 @@ def _names_read(function: Callable[..., Any]) -> NamesRead:
     if defined is None or not defined.args.args:
         return NamesRead()
     config = defined.args.args[0].arg
-    required, optional = set(), set()
+    required, optional, handed = set(), set(), dict[str, bool]()
+    defaults: dict[str, Any] = {}
     uses = sum(isinstance(node, ast.Name) and node.id == config for node in ast.walk(defined))
     for node in ast.walk(defined):
         if isinstance(node, ast.Subscript) and _is(node.value, config) and isinstance(node.slice, ast.Constant):
             required.add(str(node.slice.value))
             uses -= 1
         elif (name := _got(node, config)) is not None:
+            assert isinstance(node, ast.Call)
             optional.add(name)
             uses -= 1
-    return NamesRead(required=required, optional=optional, other_uses=uses > 0, changed=_changes(defined, config))
+            if isinstance(given := node.args[-1], ast.Constant) and len(node.args) > 1:
+                defaults[name] = given.value
+        elif isinstance(node, ast.Call) and any(k.arg is None and _is(k.value, config) for k in node.keywords):
+            for name, default in _parameters(node, function):
+                handed[name] = default is not inspect.Parameter.empty
+                defaults |= {name: default} if handed[name] else {}
+    plain = {name: value for name, value in defaults.items() if is_plain(value)}
+    changed = _changes(defined, config)
+    return NamesRead(
+        required=required, optional=optional, handed=handed, defaults=plain, other_uses=uses > 0, changed=changed
+    )
+
+
+def is_plain(value: object) -> bool:
+    """Return whether a value may stand in a study file: a text, a truth value or a finite number."""
+    return isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value))
+
+
+def _parameters(call: ast.Call, function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
+    """Yield name and default of each parameter that `**config` may give to what a function calls; none if unknown."""
+    builds = isinstance(call.func, ast.Attribute) and call.func.attr == "build" and bool(call.args)
+    path, given = ast.unparse(call.args[0] if builds else call.func), len(call.args) - builds
+    first, *rest = path.split(".")
+    target = getattr(inspect.unwrap(function), "__globals__", {}).get(first)
+    for name in rest:
+        target = getattr(target, name, None)
+    try:
+        found = list(inspect.signature(target).parameters.values())  # type: ignore[arg-type]
+    except (TypeError, ValueError):  # not known here, or written in C
+        return
+    named = {keyword.arg for keyword in call.keywords}
+    for parameter in found[given:]:
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY) and parameter.name not in named:
+            real = parameter.annotation in (float, "float") and type(parameter.default) is int
+            yield parameter.name, float(parameter.default) if real else parameter.default
 
 
 def _changes(defined: ast.FunctionDef, config: str) -> bool:

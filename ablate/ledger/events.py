@@ -44,7 +44,7 @@ _JUDGED["state"] = Literal["keep", "discard", "undecided"]
 _NUMBERS = dict.fromkeys(("gain", "se", "df", "p", "cost_p", "allowed", "bound", "low", "high", "correlation"), Finite)
 PAYLOADS: Mapping[str, type[BaseModel]] = {
     "driver_started": _payload({"holder": str}, {"gpus_per_trial": Finite}),
-    "exhausted": _payload(_COUNT),
+    "exhausted": _payload(_COUNT | {"fingerprint": str}),
     "time_up": _payload({"wall_clock": Finite}),
     "hours_up": _payload(_COUNT | {"gpu_hours": Finite, "used": Finite}),
     "gain_below": _payload(

@@ -17,6 +17,7 @@ from ablate.ledger.requests import CLOSE, JUDGE, STOP, Request, find_refused, fi
 from ablate.results.comparison.comparison import cells
 from ablate.results.front.budget import ended_early_text, hours_content, hours_text
 from ablate.results.front.findings import findings
+from ablate.results.front.range_ends import range_ends
 from ablate.results.front.summary import best_row
 from ablate.studies.homes import command_to_continue
 from ablate.studies.locations import Locations
@@ -73,7 +74,9 @@ def results_as_values(found: Stored) -> dict[str, Any]:
     rows = {name: each.front.to_dicts() for name, each in known.items()}
     answers = {name: withheld[name] or each.summary[0] for name, each in known.items()}
     reasons = {name: text or None for name, text in withheld.items()}
-    return {"front": rows, "best": best, "answer": answers, "withheld": reasons}
+    mine = {name: None if each.yours is None else each.yours.values() for name, each in known.items()}
+    ends = {name: range_ends(each.results.study, each.listed, name).values() for name, each in known.items()}
+    return {"front": rows, "best": best, "answer": answers, "withheld": reasons, "yours": mine, "range_ends": ends}
 
 
 def overview(locations: Locations) -> list[Mapping[str, Any]]:

@@ -208,7 +208,7 @@ def _known_keys(path: YamlPath, data: Any) -> list[str]:
     for part in inside:
         section = sections.get(part, section)
     if inside and inside[-1] not in sections and inside[0] in kind.section_names:
-        return [*RANGE_KEYS, *RANGE_OPTIONS]
+        return [*RANGE_KEYS, *RANGE_OPTIONS, "default"]
     return list(section.model_fields)
 
 

@@ -68,10 +68,33 @@ def _read(spec: Range, value: Any) -> Any:
 
 
 def start_faults(study: Study) -> Iterator[Fault]:
-    """Yield every fault of `start`."""
-    if study.start and study.compare is not None:
-        yield Fault(path="start", value=None, rule="a comparison trains its whole design: leave this out")
+    """Yield every fault of `start` and of the defaults of ranges."""
+    spaces = [study.tuned, *(study.space_for(label) for label in study.datasets)]
+    defaults = [(f"{n}.default", spec) for space in spaces for n, spec in space.ranges.items() if spec.has_default]
+    if study.compare is not None:
+        rule = "a comparison trains its whole design: leave this out"
+        paths = [*["start"][: len(study.start)], *(path for path, _ in defaults)]
+        yield from (Fault(path=path, value=None, rule=rule) for path in paths)
         return
+    for path, spec in defaults:
+        try:
+            spec.read(spec.default)
+        except ValueError as error:
+            yield Fault(path=path, value=spec.default, rule=str(error))
+    yield from _entry_faults(study) if study.start else _together_faults(study)
+    yield from _budget_faults(study)
+
+
+def _together_faults(study: Study) -> Iterator[Fault]:
+    """Yield why the defaults of a data set are impossible together."""
+    for label in study.datasets:
+        for values in study.start_of(label):
+            for _, rule in given_faults(study, label, values):
+                yield Fault(path=f"{next(iter(values))}.default", value=None, rule=f"the defaults together are {rule}")
+
+
+def _entry_faults(study: Study) -> Iterator[Fault]:
+    """Yield the faults of the entries of `start`, each with the defaults that it leaves out."""
     first: dict[str, int] = {}
     for index, each in enumerate(study.start):
         path = f"start.{index}"
@@ -80,14 +103,14 @@ def start_faults(study: Study) -> Iterator[Fault]:
                 rule = f"not a data set of this study. {did_you_mean(label, study.datasets)}"
                 yield Fault(path=f"{path}.datasets", value=label, rule=rule)
                 continue
-            faults = list(given_faults(study, label, each.values))
+            values = study.space_for(label).filled(each.values)
+            faults = list(given_faults(study, label, values))
             for name, rule in faults:
-                yield Fault(path=f"{path}.{name}".rstrip("."), value=each.values.get(name), rule=rule)
-            text = f"{index if faults else _text(study, label, each.values)}"
+                yield Fault(path=f"{path}.{name}".rstrip("."), value=values.get(name), rule=rule)
+            text = f"{index if faults else _text(study, label, values)}"
             if first.setdefault(text, index) != index:
                 rule = f"equal to start.{first[text]}: a configuration is trained once"
                 yield Fault(path=path, value=None, rule=rule)
-    yield from _budget_faults(study)
 
 
 def _text(study: Study, label: str, values: Mapping[str, Any]) -> str:
@@ -95,8 +118,8 @@ def _text(study: Study, label: str, values: Mapping[str, Any]) -> str:
 
 
 def _budget_faults(study: Study) -> Iterator[Fault]:
-    counts = [sum(e.datasets is None or label in e.datasets for e in study.start) for label in study.datasets]
+    counts = [len(study.start_of(label)) for label in study.datasets]
     asked = max(counts) if study.budget.scope == "per_dataset" else sum(counts)
     if asked > study.budget.trials:
         rule = f"{asked} trials begin with these configurations, and budget.trials is {study.budget.trials}"
-        yield Fault(path="start", value=None, rule=rule)
+        yield Fault(path="start" if study.start else "budget.trials", value=None, rule=rule)

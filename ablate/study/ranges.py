@@ -148,6 +148,20 @@ def is_range(value: Any) -> bool:
     return isinstance(value, Range)
 
 
+def narrowed(after: Any, before: Any) -> Any:
+    """Return `after`, a study or a part of one, with each range that widens the one of `before` put back to it."""
+    if isinstance(after, Range):
+        return before if isinstance(before, Range) and after.widens(before) else after
+    if isinstance(after, BaseModel) and type(after) is type(before):
+        inner = {name: narrowed(getattr(after, name), getattr(before, name)) for name in after.model_fields_set}
+        return after.model_copy(update=inner)
+    if isinstance(after, dict) and isinstance(before, dict):
+        return {name: narrowed(value, before.get(name)) for name, value in after.items()}
+    if isinstance(after, tuple) and isinstance(before, tuple) and len(after) == len(before):
+        return tuple(map(narrowed, after, before))
+    return after
+
+
 def nested(flat: Mapping[str, Any], *, once: bool = False) -> dict[str, Any]:
     """Return settings from dotted names as nested dictionaries.
 

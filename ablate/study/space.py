@@ -29,11 +29,12 @@ class Range(BaseModel):
     """The values that a setting may take, as the study file writes them and the sampler chooses among them.
 
     `when` maps the names of other settings with choices or whole numbers to the values under which this one is
-    searched; elsewhere the default applies.
+    searched; elsewhere the trainable's own value applies.
     """
 
     model_config = ConfigDict(**FROZEN, populate_by_name=True)
     when: When = Field(default_factory=dict)
+    default: Any = Field(default=None, description="The value of your settings, which are tried first.")
 
     @model_validator(mode="after")
     def _sound(self) -> Self:
@@ -65,6 +66,23 @@ class Range(BaseModel):
     @abstractmethod
     def read(self, value: Any) -> Scalar:
         """Return the value of this range that `value` means; raise ValueError that names the range."""
+
+    @property
+    def has_default(self) -> bool:
+        """Whether the file gives a default, which may be null."""
+        return "default" in self.model_fields_set
+
+    @property
+    @abstractmethod
+    def ends(self) -> tuple[Scalar, ...]:
+        """The lowest and the highest value, or every choice."""
+
+    def widens(self, other: Range) -> bool:
+        """Return whether this range has all values of `other`, and keeps its scale, steps, condition and default."""
+        ends = {"bounds", "choices", "default"}
+        alike = type(self) is type(other) and self.model_dump(exclude=ends) == other.model_dump(exclude=ends)
+        kept = not other.has_default or (self.has_default and is_same(self.default, other.default))
+        return alike and kept and all(map(self.contains, other.ends))
 
 
 def _interval_faults(bounds: tuple[float, float], *, log: bool, step: float | None) -> list[str]:
@@ -116,6 +134,11 @@ class FloatRange(Range):
         if low == high:
             return 1
         return None if self.step is None else int(self._steps(high) + Decimal("1e-9")) + 1
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        low, high = self.bounds
+        return low, high if self.step is None else self.at((self.count() or 1) - 1)
 
     def at(self, index: int) -> float:
         """Return a value of a range with steps, as a decimal: three steps of 0.1 from 0 are 0.3."""
@@ -169,6 +192,10 @@ class IntRange(Range):
         low, high = self.bounds
         return range(low, high + 1, self.step or 1)
 
+    @property
+    def ends(self) -> tuple[int, int]:
+        return self.bounds[0], range(self.bounds[0], self.bounds[1] + 1, self.step or 1)[-1]
+
     def count(self) -> int:
         low, high = self.bounds
         return (high - low) // (self.step or 1) + 1
@@ -207,6 +234,10 @@ class Choices(Range):
         return [] if twice is self else [f"choice {twice!r} is given twice"]
 
     def grid(self) -> Sequence[Scalar]:
+        return self.choices
+
+    @property
+    def ends(self) -> tuple[Scalar, ...]:
         return self.choices
 
     def count(self) -> int:
@@ -271,6 +302,16 @@ class Space:
             if self.is_active(name, own):
                 own[name] = values[name]
         return own
+
+    def filled(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return `given` with the defaults of those other settings that are then searched."""
+        own: dict[str, Any] = {}
+        for name, spec in self.ranges.items():
+            if name in given:
+                own[name] = spec.read(given[name]) if spec.contains(given[name]) else given[name]
+            elif spec.has_default and spec.contains(spec.default) and self.is_active(name, own):
+                own[name] = spec.read(spec.default)
+        return own | {name: value for name, value in given.items() if name not in own}
 
     def cardinality(self) -> int | None:
         """Return the number of distinct configurations, or None if there are too many to count."""

@@ -17,7 +17,7 @@ from ablate.core.trial import PLACEBO_SEED_BASE
 from ablate.study.campaign import MOST_RUNS, OF_A_CAMPAIGN, Campaign
 from ablate.study.comparison_sections import Compare, Level, Part, Tune, Variant
 from ablate.study.design import PLACEBO, REMOVED, TWIN, Arm, Factor, arm_name, arms, merge_settings, without
-from ablate.study.ranges import is_range, nested
+from ablate.study.ranges import is_range, narrowed, nested
 from ablate.study.sections import (
     Budget,
     Command,
@@ -304,10 +304,13 @@ class Study(Sectioned):
         return on_validation(self.compare.metrics[0]) if self.tune is not None and self.compare is not None else None
 
     def start_of(self, dataset: str) -> tuple[dict[str, Any], ...]:
-        """Return the configurations that are tried first on a data set, as its ranges have them."""
-        ranges = self.space_for(dataset).ranges
+        """Return the configurations that are tried first on a data set, as its ranges have them.
+
+        They are those of `start`, filled with the defaults of ranges, or the defaults alone.
+        """
+        space = self.space_for(dataset)
         own = [each.values for each in self.start if each.datasets is None or dataset in each.datasets]
-        return tuple({name: ranges[name].read(value) for name, value in values.items()} for values in own)
+        return tuple(filter(None, map(space.filled, own or [{}])))
 
     def settings_of(self, dataset: str, parameters: Mapping[str, Any]) -> TrainableSettings:
         """Return the complete settings of one trial, with the study's scale applied.
@@ -360,6 +363,17 @@ class Study(Sectioned):
         if self.tuning_metric is not None:  # by another one, rows would be trained with other values
             comparable["tuning_metric"] = self.tuning_metric
         return hashlib.sha256(json.dumps(comparable, sort_keys=True).encode()).hexdigest()
+
+    def widens(self, before: Study) -> bool:
+        """Return whether this search differs from `before` in wider ranges, so that the trials of both are comparable.
+
+        A grid has an order over its ranges, which would change. What was tried first stays first.
+        """
+        if self.compare is not None or self.sampler.name == "grid" or before.fingerprint() == self.fingerprint():
+            return False
+        if before.fingerprint() != narrowed(self, before).fingerprint():
+            return False
+        return all(before.start_of(label) in ((), self.start_of(label)) for label in before.datasets)
 
     def _settings(self, dataset: str) -> dict[str, Any]:
         """Return every setting of a data set, values and ranges; specific settings override general ones."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ablate.core.trial import CONFIRM_SEED_BASE, TrialConfig
+from ablate.core.trial import CONFIRM_SEED_BASE, TrialConfig, TrialState
 from ablate.ledger import EventRecord, Snapshot, TrialRecord
 from ablate.tuning.stages.confirmation import FrontMember, find_missing_seeds, find_untested, front, spread
 from ablate.tuning.stages.racing import RACED, Race, budget_of, spent_seeds
@@ -75,8 +75,8 @@ class RecordedSearch:
         """Apply one event."""
         if self.campaign is not None:
             self.campaign.mark(kind, payload)
-        if kind == EXHAUSTED:
-            self.exhausted = True
+        if kind == EXHAUSTED:  # a wider range (--extend) has further configurations
+            self.exhausted = payload["fingerprint"] == self.study.fingerprint()
         elif kind == TIME_UP:
             self.time_up = payload["wall_clock"]
         elif kind == HOURS_UP:
@@ -99,11 +99,19 @@ class RecordedSearch:
         """Return the front of the search's finished trials."""
         return front(self.study, self.search_trials())
 
+    def is_users(self, trial: TrialProgress) -> bool:
+        """Return whether a search trial has the user's settings: it is trained to its end, and confirmed in any case.
+
+        It is the first of the trials that `start` and the defaults of ranges ask for.
+        """
+        return trial.config.stage == "search" and trial.sampler_state.get("given", {}).get("start") == 0
+
     def unconfirmed(self) -> list[tuple[TrialConfig, tuple[int, ...]]]:
-        """Return (search trial, missing seeds) pairs for confirmation: those already begun first, then the front's."""
+        """Return (search trial, missing seeds) pairs: those already begun first, then the front's, then the user's."""
         assert self.study.confirm is not None
         begun = [trial for trial in self.trials.values() if trial.config.stage == "confirm"]
         chosen = [member.config.key.number for member in spread(self.study, self.front(), self.study.confirm.top)]
+        chosen += [t.number for t in self.search_trials() if self.is_users(t) and t.state is TrialState.COMPLETE]
         seeds = [CONFIRM_SEED_BASE + i for i in range(self.study.confirm.replicates)]
         return [
             (self.trials[number].config, missing)

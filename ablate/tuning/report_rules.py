@@ -70,8 +70,8 @@ def judge(
             return Decision.STOP, TrialState.FAIL, error
         return Decision.CONTINUE, TrialState.COMPLETE, None
     decision = search.decide(trial, step)
-    if decision is Decision.CONTINUE:
-        return decision, None, None
+    if decision is Decision.CONTINUE or search.is_users(trial):
+        return Decision.CONTINUE, None, None
     lacking = [name for name in _missing_objectives(study, trial, means, step.wall_seconds) if name not in means]
     if not lacking:
         return decision, TrialState.PRUNED, None

@@ -307,7 +307,8 @@ class Search(SearchStages):
                 self._requests.done(subsearch, event)
                 return subsearch.add(new)
             if not self._only:
-                self._note(subsearch, EXHAUSTED, search_trials=len(subsearch.search_trials()))
+                count = len(subsearch.search_trials())
+                self._note(subsearch, EXHAUSTED, search_trials=count, fingerprint=self.study.fingerprint())
 
     def _carry_out(self) -> None:
         """Carry out the requests that change trials that exist."""

@@ -100,7 +100,8 @@ class Requests:
         start = search.next_start()
         if start is not None:
             index, values = start
-            payload = {"start": index, "message": f"start.{index} of the study file"}
+            source = f"start.{index}" if self.study.start else "the defaults"
+            payload = {"start": index, "message": f"{source} of the study file"}
             return values, NewEvent(kind=ANSWERED, dataset=search.dataset, payload=payload)
         for request in self._of(search, ENQUEUE):
             return read_given(self.study, search.dataset, request.parameters or {}), _answer(request)

@@ -20,6 +20,9 @@ from support.paths import REPOSITORY
 
 SCHEMA = json.loads((REPOSITORY / "search_spaces" / "schema.json").read_text())
 MODULE = """\
+import dataclasses
+
+
 class Kept:
     def state_dict(self): return {}
     def load_state_dict(self, state): pass
@@ -42,6 +45,30 @@ def plain(config, run):
 def dynamic(config, run):
     for epoch in run.epochs():
         yield dict(val_loss=sum(config.values()))
+
+
+@dataclasses.dataclass
+class Settings:
+    lr: float = 0.3
+    width: int = 100
+    momentum: float = 0.9
+    scale: float = 2
+    decay: float = 0.0
+    bias: bool = True
+    optimizer: str = "adam"
+    layers: list = dataclasses.field(default_factory=list)
+
+
+def handed(config, run):
+    return {"val_loss": Settings(**config).lr}
+
+
+def build(first, *, rate=1e-3, heads): ...
+
+
+def called(config, run):
+    build(run, **config)
+    return {"val_loss": config.get("smoothing", 0.1)}
 """
 ALONE = MODULE.replace("def test(", "def other(")
 
@@ -75,7 +102,7 @@ def test_a_function_is_read_for_its_names_epochs_metric_and_test(folder: Path, c
     assert content["config"] == {
         "lr": {"float": [1e-4, 1e-1], "log": True}, "new_width": {"int": [8, 64], "log": True},
     }  # fmt: skip
-    assert "  # dropout: {float: [0.0, 0.5]} # optional: the function has a default\n" in text
+    assert "  # dropout: {float: [0.0, 1.0], default: 0.5} # optional: the function has a default\n" in text
     assert content["epochs"] == 9
     assert content["objectives"] == [{"metric": "val_accuracy", "direction": "maximize"}]
     assert content["confirm"] == {"replicates": 3}
@@ -102,6 +129,44 @@ def test_the_placeholders_of_a_command_are_its_settings(folder: Path, capfd: Any
     assert "odd: {float: [0.1, 1.0]} # an example: set its bounds, or write {choices" in text
     _, content = written(capfd, "loss", "--command", command, "--metric", "val_loss=mean loss {number}")
     assert content["objectives"] == [{"metric": "val_loss", "direction": "minimize"}]
+
+
+def test_defaults_of_a_dataclass_and_of_a_signature_are_tried_first(folder: Path, capfd: Any) -> None:
+    text, content = written(capfd, "handed", "--function", "fresh_alone:handed")
+    assert content["config"] == {
+        "lr": {"float": [0.03, 3.0], "log": True, "default": 0.3},
+        "width": {"int": [25, 400], "log": True, "default": 100},
+        "momentum": {"float": [0.0, 1.0], "default": 0.9},
+        "scale": {"float": [0.2, 20.0], "log": True, "default": 2.0},
+        "decay": {"float": [0.0, 0.01], "default": 0.0},
+        "bias": {"choices": [True, False], "default": True},
+        "optimizer": "adam",
+    }
+    assert "  # layers: " in text, "its default is no value of a study file"
+    first = {f"config.{name}": spec["default"] for name, spec in content["config"].items() if isinstance(spec, dict)}
+    assert load_study(Path("handed.yaml")).start_of("data") == (first,)
+    _, content = written(capfd, "called", "--function", "fresh_alone:called")
+    assert content["config"] == {
+        "heads": {"int": [1, 4]},
+        "smoothing": {"float": [0.0, 0.5], "default": 0.1},
+        "rate": {"float": [0.0001, 0.01], "log": True, "default": 0.001},
+    }
+
+
+def test_defaults_of_a_script_are_tried_first(folder: Path, capfd: Any) -> None:
+    script = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--lr', type=float, default=2e-3)\n"
+    script += "p.add_argument('--opt', choices=['a', 'b'], default='b')\np.add_argument('--ema', action='store_true')\n"
+    (folder / "train.py").write_text(script + "p.add_argument('--act', default='relu')\n")
+    command = f"{sys.executable} train.py --lr {{lr}} --opt={{opt}} {{ema?--ema}} --act {{act}} {{other}} {{seed}}"
+    text, content = written(capfd, "script", "--command", command)
+    assert content["config"] == {
+        "lr": {"float": [1e-4, 1e-1], "log": True, "default": 2e-3},
+        "opt": {"choices": ["a", "b"], "default": "b"},
+        "ema": {"choices": [True, False], "default": False},
+        "act": "relu",
+        "other": {"float": [0.1, 1.0]},
+    }
+    assert "The default is yours, and is tried first" in text
 
 
 @pytest.mark.parametrize("task", TASKS.names())

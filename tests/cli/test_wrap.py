@@ -98,3 +98,82 @@ def test_a_new_file_has_choices_of_a_switch_and_no_file_is_named_that_is_not_wri
     assert code == 2
     assert err.startswith("ablate: ablate new: study = 'a b'"), err
     assert not Path("a b.yaml").exists()
+
+
+OWN = """\
+import argparse, math, random
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float, default=0.002)
+parser.add_argument("--opt", choices=["sgd", "adam"], default="adam")
+parser.add_argument("--seed", type=int, default=0)
+args = parser.parse_args()
+for epoch in (1, 2, 3):
+    print("val loss", abs(math.log10(args.lr)) / epoch + random.Random(args.seed).random() * 1e-3)
+print("test loss", abs(math.log10(args.lr)) + random.Random(f"{args.seed} {args.lr}").random() * 1e-3)
+"""
+OWN_COMMAND = f"{sys.executable} own.py --lr {{lr}} --opt {{opt}} --seed {{seed}}"
+
+
+def config_of(*settings: str) -> Any:
+    return yaml.safe_load(study_text(OWN_COMMAND, settings, name="n", metrics=["val_x={number}"]))["config"]
+
+
+def test_defaults_are_typed_behind_a_range_or_taken_from_the_script(folder: Path, caplog: Any) -> None:
+    (folder / "own.py").write_text(OWN)
+    assert config_of("lr=1e-4:1e-2:log", "opt=sgd,adam") == {
+        "lr": {"float": [1e-4, 1e-2], "log": True, "default": 0.002},
+        "opt": {"choices": ["sgd", "adam"], "default": "adam"},
+    }
+    assert config_of("lr=1e-4:1e-2:log@3e-3", "opt=sgd,adam@sgd") == {
+        "lr": {"float": [1e-4, 1e-2], "log": True, "default": 0.003},
+        "opt": {"choices": ["sgd", "adam"], "default": "sgd"},
+    }
+    assert config_of("lr=1e-3,2e-3", "opt=adam")["lr"] == {"choices": ["1e-3", "2e-3"], "default": "2e-3"}
+    assert config_of("lr=1", "opt=me@home") == {"lr": 1, "opt": "me@home"}, "a fixed value may have the sign"
+    assert not caplog.messages
+    assert config_of("lr=1e-4:1e-3", "opt=sgd,adam")["opt"] == {"choices": ["sgd", "adam"]}
+    assert caplog.messages == [
+        "lr is 0.002 in the script, outside of what is searched. To try your settings first, write NAME=RANGE@VALUE"
+    ]
+
+
+OUTSIDE = {
+    "lr=1:2@3": "config.lr.default = 3: must be a whole number from 1 to 2",
+    "lr=1:2@x": "'lr=1:2@x': a range is NAME=LOW:HIGH",
+    "lr=1,2@3": "config.lr.default = 3: must be one of 1, 2",
+}
+
+
+@pytest.mark.parametrize(("setting", "says"), OUTSIDE.items())
+def test_a_default_outside_of_its_range_is_refused(setting: str, says: str, capfd: Any) -> None:
+    code, _, err = run(capfd, "wrap", COMMAND, setting, "a=true", "--metric", "val_x={number}", *LOCAL)
+    assert code == 2
+    assert says in err, err
+
+
+@pytest.mark.services
+def test_the_scripts_own_settings_are_beaten_and_a_range_that_ends_too_early_is_widened(
+    folder: Path, capfd: Any
+) -> None:
+    """The best rate is 1, the script has 0.002, and what is searched first ends at 0.02."""
+    (folder / "own.py").write_text(OWN)
+    words = ["wrap", OWN_COMMAND, "opt=adam", "--name", "w", "--epochs", "3", "--minimize", "--confirm", "3"]
+    words += ["--metric", "val_loss=val loss {number}", "--test-metric", "test_loss=test loss {number}", *LOCAL]
+    code, out, err = run(capfd, *words, "lr=0.001:0.02:log", "--trials", "14")
+    assert code == 0, err
+    trials = pl.read_parquet(folder / "runs" / "w" / "trials.parquet")
+    assert trials.filter(trial=0).select("config.lr", "state").rows() == [(0.002, "COMPLETE")]
+    assert set(trials.filter(stage="confirm")["source"]) > {0}
+    told = " ".join(out.split())
+    assert "Better than your settings: test loss 1." in told, out
+    assert "3 seeds). On your data" in told
+    assert "(yours)" in told
+    code, _, err = run(capfd, *words, "lr=0.001:1:log", "--trials", "30")
+    assert code == 2
+    assert "config.lr.float: [0.001, 0.02] -> [0.001, 1.0]" in err
+    assert "Type --extend" in err
+    code, out, err = run(capfd, *words, "lr=0.001:1:log", "--trials", "24", "--extend")
+    assert code == 0, err
+    after = pl.read_parquet(folder / "runs" / "w" / "trials.parquet").filter(stage="search")
+    assert after.height == 24
+    assert after["config.lr"].max() > 0.02  # type: ignore[operator]

@@ -37,13 +37,18 @@ EXTENSIONS = [
     (SEARCH, ("replicates: 3", "replicates: 5"), "another confirmation:\n  confirm.replicates: 3 -> 5"),
     (SEARCH, ("replicates: 3", "replicates: 3, top: 1"), "another confirmation:\n  confirm.top: (not set) -> 1"),
     (COMPARISON, ("replicates: 3", "replicates: 5"), "another number of seeds:\n  replicates: 3 -> 5"),
+    (SEARCH, ("[8, 64]", "[8, 128]"), "another range:\n  model.width.int: [8, 64] -> [8, 128]"),
+    (SEARCH, ("1.0e-4, 1.0e-1", "1.0e-5, 1.0"), "another range:\n  RATE: [0.0001, 0.1] -> [1e-05, 1.0]"),
+    (SEARCH, ("[none, 64]", "[32, 64, none]"), 'another range:\n  model.mlp.choices: ["none", 64] -> [32, 64, "none"]'),
+    (SEARCH, ("step: 8", "step: 8, default: 16"), "another range:\n  model.width.default: (not set) -> 16"),
 ]
+RATE = "training.learning_rate.float"
 
 
 @pytest.mark.parametrize(("text", "change", "words"), EXTENSIONS)
 def test_more_is_a_matter_of_typing_extend(tmp_path: Path, text: str, change: tuple[str, str], words: str) -> None:
     said = refusal(text, text.replace(*change), tmp_path, extend=False)
-    assert said == f"study 's' exists with {words}\n{MORE}"
+    assert said == f"study 's' exists with {words.replace('RATE', RATE)}\n{MORE}"
     assert refusal(text, text.replace(*change), tmp_path / "again", extend=True) == ""
 
 
@@ -52,6 +57,10 @@ def test_several_changes_are_named_together(tmp_path: Path) -> None:
     assert said.startswith("study 's' exists with another budget and another confirmation:\n  budget.trials: 8 -> 9\n")
 
 
+FIRST = SEARCH.replace("step: 8", "step: 8, default: 16")
+GRID = SEARCH.replace("random", "grid").replace("{float: [1.0e-4, 1.0e-1], log: true}", "0.01")
+NOT_AGAIN = "Your settings were tried first: `start` and defaults of ranges cannot change once a search has begun."
+WALKED = "A grid walks its ranges in one order, so they cannot become wider. Take another sampler."
 REFUSALS = {
     "replicates": (
         SEARCH,
@@ -75,6 +84,23 @@ REFUSALS = {
         " Keep it (--deterministic means 8).",
     ),
     "epochs": (SEARCH, SEARCH.replace("epochs: 3", "epochs: 4"), "training.epochs: 3 -> 4", ""),
+    "narrower": (SEARCH, SEARCH.replace("[8, 64]", "[16, 128]"), "model.width.int: [8, 64] -> [16, 128]", ""),
+    "scale": (SEARCH, SEARCH.replace("log: true", "log: false"), "training.learning_rate.log: true -> false", ""),
+    "step": (SEARCH, SEARCH.replace("step: 8", "step: 4"), "model.width.step: 8 -> 4", ""),
+    "off its steps": (SEARCH, SEARCH.replace("[8, 64]", "[4, 64]"), "model.width.int: [8, 64] -> [4, 64]", ""),
+    "fewer choices": (
+        SEARCH,
+        SEARCH.replace("[none, 64]", "[none, 32]"),
+        'model.mlp.choices: ["none", 64] -> ["none", 32]',
+        "",
+    ),
+    "default": (
+        FIRST,
+        FIRST.replace("default: 16", "default: 24"),
+        "model.width.default: 16 -> 24",
+        NOT_AGAIN,
+    ),
+    "walked": (GRID, GRID.replace("[8, 64]", "[8, 72]"), "model.width.int: [8, 64] -> [8, 72]", WALKED),
     "grid": (COMPARISON, COMPARISON.replace("[1, 2]", "[1, 3]"), "model.depth.choices: [1, 2] -> [1, 3]", ""),
 }
 
@@ -135,6 +161,38 @@ def test_more_trials_and_more_seeds_together(tmp_path: Path) -> None:
     seeds = seeds_of(stored(tmp_path))
     assert set(seeds) > begun
     assert seeds == {source: [(0, 1, 2), (3,)] if source in begun else [(0, 1, 2, 3)] for source in seeds}
+
+
+def test_a_wider_range_is_searched_beside_the_trials_that_are_there(tmp_path: Path) -> None:
+    run(SEARCH, tmp_path)
+    before = stored(tmp_path)
+    wider = SEARCH.replace("[8, 64]", "[8, 640]").replace("[none, 64]", "[32, none, 64]").replace("als: 8", "als: 30")
+    run(wider, tmp_path)
+    after = stored(tmp_path)
+    assert after[: len(before)] == before, "what was finished is not touched"
+    new = [trial.config.parameters for trial in after[len(before) :] if trial.config.stage == "search"]
+    assert len(new) == 30 - 8
+    assert max(each["model.width"] for each in new) > 64
+    assert "32" in {str(each["model.mlp"]) for each in new}
+
+
+@pytest.mark.parametrize("sampler", ["random", "tpe", "qmc", "nsga2", "gp"])
+def test_a_space_that_was_used_up_has_room_again_when_it_is_wider(tmp_path: Path, sampler: str) -> None:
+    small = GRID.replace("grid", sampler).replace("[8, 64]", "[8, 24]").replace("als: 8", "als: 20")
+    run(small, tmp_path)
+    assert sum(trial.config.stage == "search" for trial in stored(tmp_path)) == 6
+    run(small.replace("[8, 24]", "[8, 40]"), tmp_path)
+    found = [t.config.parameters for t in stored(tmp_path) if t.config.stage == "search"]
+    assert len(found) == len({tuple(each.values()) for each in found}) == 10, "the whole wider space, each once"
+
+
+def test_a_default_that_is_added_is_tried_next_and_confirmed(tmp_path: Path) -> None:
+    run(SEARCH, tmp_path)
+    before = stored(tmp_path)
+    run(FIRST.replace("als: 8", "als: 10"), tmp_path)
+    new = stored(tmp_path)[len(before) :]
+    assert new[0].config.parameters["model.width"] == 16
+    assert new[0].config.key.number in seeds_of(new)
 
 
 def test_a_wider_top_confirms_those_it_adds(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -88,7 +89,8 @@ def test_data_sets_share_a_budget_in_the_same_turns(tmp_path: Path, scope: str) 
     runs = fleets(study, tmp_path)
     found = [fleet.run() for fleet in runs]
     assert all(other == found[0] for other in found)
-    assert ("digits", "exhausted", '{"search_trials": 3}') in found[0]["notes"]
+    payload = json.dumps({"search_trials": 3, "fingerprint": study.fingerprint()})
+    assert ("digits", "exhausted", payload) in found[0]["notes"]
     assert max(fleet.most_flying["digits"] for fleet in runs) == 2
 
 

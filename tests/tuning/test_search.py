@@ -82,7 +82,7 @@ def test_what_a_used_up_data_set_leaves_goes_to_the_others(tmp_path: Path) -> No
         configs = run_all(search)
     assert Counter(c.key.dataset for c in configs) == {"digits": 2, "mnist": 4}
     assert {c.variant for c in configs if c.key.dataset == "digits"} == {"a", "b"}
-    assert notes(tmp_path, "exhausted") == [("digits", {"search_trials": 2})]
+    assert [payload["search_trials"] for _, payload in notes(tmp_path, "exhausted")] == [2]
 
 
 def test_the_wall_clock_counts_every_driver_but_not_the_time_between(tmp_path: Path) -> None:

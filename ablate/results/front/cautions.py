@@ -8,6 +8,7 @@ from ablate.core.objectives import is_maximized, is_share, quality_objective
 from ablate.results.front.confirmation import failed_text, open_text
 from ablate.results.front.findings import Findings
 from ablate.results.front.front import confirmed, metric_at
+from ablate.results.front.range_ends import range_ends
 from ablate.results.front.tables import counted_rows, network, quality_name
 from ablate.results.rendering.numbers import format_signed
 from ablate.results.statistics.intervals import FEW_SEEDS, smallest_effect
@@ -37,6 +38,8 @@ def cautions(found: Findings) -> Iterator[StudyWarning]:
     margin = study.confirm.margin if study.confirm else {}
     if is_share(quality_name(study)):
         yield from coarse_splits(found.listed, "validation", *margin.values())
+    if ends := range_ends(study, found.listed, found.dataset).text:
+        yield StudyWarning(code="range-end", text=ends)
     outliers = [row for row in front.iter_rows(named=True) if row["outlying_seeds"]]
     if outliers:
         named = "; ".join(f"seed {row['outlying_seeds']} of {network(study, row)}" for row in outliers)

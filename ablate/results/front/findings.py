@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import polars as pl
 
@@ -15,6 +16,7 @@ from ablate.results.front.confirmation import withheld_text
 from ablate.results.front.front import front_stage, metric_at
 from ablate.results.front.summary import Pick, size_metric, summary
 from ablate.results.front.tables import counted_rows, front_table, quality_name, replicate_values
+from ablate.results.front.yours import Yours, yours
 from ablate.results.trials.confirmation import Confirmations, confirmations
 from ablate.results.trials.results import Results, once
 
@@ -52,6 +54,18 @@ class Findings:
     def front(self) -> pl.DataFrame:
         """The part of `front_table`."""
         return front_table(self.results).filter(pl.col("dataset") == self.dataset)
+
+    @property
+    def yours(self) -> Yours | None:
+        """How the user's settings stand, if they were tried and there may be an answer."""
+        return None if self.withheld else yours(self.results).get(self.dataset)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of the front, and below them that of the user's settings if they are not on it."""
+        mine = None if self.yours is None else self.yours.row
+        front = self.front.rows(named=True)
+        return front if mine is None or any(row["yours"] for row in front) else [*front, *mine.rows(named=True)]
 
     @property
     def no_front(self) -> str:
@@ -95,12 +109,14 @@ class Findings:
 
     @cached_property
     def summary(self) -> tuple[str, tuple[Pick, ...]]:
-        """The answer in words, and the networks that it names."""
+        """The answer in words, with one objective that to the user's settings first, and the networks that it names."""
         if not self.front.height:
             return f"There is no answer yet: {self.no_front}.", ()
         if self.withheld:
             return self.withheld, ()
-        return summary(self.results.study, self.dataset, self.front, self.assessed)
+        text, picks = summary(self.results.study, self.dataset, self.front, self.assessed)
+        said = [text] if self.yours is None else [self.yours.sentence, text]
+        return " ".join(said if len(self.results.study.objectives) == 1 else reversed(said)), picks
 
     @property
     def tested(self) -> bool:

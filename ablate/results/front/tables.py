@@ -17,6 +17,7 @@ from ablate.results.front.front import front, metric_at
 from ablate.results.rendering.numbers import DASH, compact, count, interval_text, printable, quantity, ratio
 from ablate.results.statistics.intervals import Interval, metric_interval, outlying
 from ablate.results.statistics.samples import Spread, sample_interval, sources_of
+from ablate.results.trials.confirmation import users_answer
 from ablate.results.trials.results import Results, once
 from ablate.results.trials.sample_tables import spread_of
 from ablate.study import VARIANT, Study
@@ -123,11 +124,17 @@ def front_table(results: Results) -> pl.DataFrame:
     (validation or test), the quality metric's mean, `_low`, `_high` (95% interval), `_over` (what varies in it),
     `_samples` (their number), `_se_seeds`, `_se_samples`, `_se_both` (standard errors of its sources), `_search` (its
     number in the search) and `replicates`, then `difference` to the best with `_low`, `_high`, `verdict`,
-    `front_probability`, `outlying_seeds`, and the columns of the other objectives.
+    `front_probability`, `outlying_seeds`, `yours` (whether these are the user's settings), and the columns of the other
+    objectives.
     """
+    study = results.study
+    return network_table(results, front(results.pooled.trials, study.objectives, constraints=study.constraints))
+
+
+def network_table(results: Results, rows: pl.DataFrame) -> pl.DataFrame:
+    """Return the columns of `front_table` for these rows of the pooled trials."""
     study, trials = results.study, results.pooled.trials
     assessed, last = assessments(results), counted_rows(results.pooled.reports)
-    rows = front(trials, study.objectives, constraints=study.constraints)
     name = quality_name(study)
     measured = [row_interval(study, row, last) for row in rows.iter_rows(named=True)]
     intervals = [interval for interval, _ in measured]
@@ -148,11 +155,18 @@ def front_table(results: Results) -> pl.DataFrame:
             [outlying_seeds(study, row, last, rows.height) for row in rows.iter_rows(named=True)],
             pl.String(),
         ),
+        pl.Series("yours", [_is_users(results, row) for row in rows.iter_rows(named=True)], pl.Boolean()),
     ]
     table = rows.select(kept).with_columns(quality)
     others = [o.metric for o in study.objectives if o.metric != quality_objective(study.objectives).metric]
     named = dict.fromkeys(each for metric in others for each in (metric, metric_at(metric, "confirm")))
     return table.with_columns(rows[each] for each in named if each in rows.columns and each not in table.columns)
+
+
+def _is_users(results: Results, row: Mapping[str, Any]) -> bool:
+    """Return whether a row of the pooled trials has the user's settings."""
+    first = row["trial"] if row["source"] is None else row["source"]
+    return bool((users_answer(results, row["dataset"]) or {}).get("trial") == first)
 
 
 def _sources(name: str, rows: pl.DataFrame, measured: Sequence[tuple[Interval, Spread | None]]) -> list[pl.Series]:
@@ -215,7 +229,7 @@ def front_cells(study: Study, row: dict[str, Any], without: Collection[str] = ()
     """Return the cells of one row of `front_table` as text, for page and terminal; `without` as in `network`."""
     name = quality_name(study)
     return [
-        printable(network(study, row, without)),
+        printable(f"{network(study, row, without)}{' (yours)' * row['yours']}"),
         count(row.get("params")),
         compact(row.get("flops")),
         ratio(row.get("q")),

@@ -57,7 +57,7 @@ def _parts(results: Results, datasets: Sequence[str]) -> Iterator[RenderableType
             yield Text(" ".join(text for text in facts if text))
         seeds = found.front["replicates"].unique().sort().to_list()
         means = f"Means over {' to '.join(map(str, seeds[:1] + seeds[1:][-1:]))} seeds" if found.assessed else ""
-        said = means, intervals_text(study, found.front), shared_text(study, found.front.rows(named=True))
+        said = means, intervals_text(study, found.front), shared_text(study, found.rows)
         if any(said):
             yield Text(printable(f"{'. '.join(filter(None, said))}."))
         yield Text("")
@@ -103,7 +103,7 @@ class _Front:
 
     def _cells(self, *, narrow: bool) -> Iterator[list[str]]:
         """Yield the cells of each row; the verdict is below the difference, and so is the interval if it is narrow."""
-        study, rows = self.found.results.study, self.found.front.rows(named=True)
+        study, rows = self.found.results.study, self.found.rows
         name, shared = quality_name(study), shared_settings(study, rows)
         for row in rows:
             label, params, flops, q, mean, _, n, trial = front_cells(study, row, shared)

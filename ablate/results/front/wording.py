@@ -81,7 +81,8 @@ def _is_of_placebo(seed: int) -> bool:
 def dominated_text(found: Findings) -> str:
     """Return which confirmed networks left the front on the test split, so that they are not hidden."""
     complete = confirmed(found.pooled.trials)
-    off = [n for n in complete["trial"].to_list() if n not in found.front["trial"].to_list()]
+    shown = [row["trial"] for row in found.rows]  # the user's settings are said elsewhere
+    off = [n for n in complete["trial"].to_list() if n not in shown]
     if not found.tested or found.provisional or not off:
         return ""
     word = "confirmed" if found.confirmed else "retrained"

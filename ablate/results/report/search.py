@@ -91,7 +91,7 @@ def draw(results: Results) -> list[Figure]:
 def section(found: Findings, drawn: Sequence[Figure], matters: dict[str, Any]) -> dict[str, Any]:
     """Return the template's values for one data set."""
     study, results = found.results.study, found.results
-    rows = found.front.rows(named=True)
+    rows = found.rows
     shared = shared_settings(study, rows)
     training = [setting for setting in other_settings(study) if setting not in shared]
     compared = found.assessed is not None

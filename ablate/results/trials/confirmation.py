@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import polars as pl
 
 from ablate.core.trial import TrialState
+from ablate.ledger.requests import ANSWERED
 from ablate.results.trials.pooling import NETWORK
 from ablate.results.trials.results import Results
 
@@ -40,6 +43,15 @@ class Confirmations:
     def frozen(self) -> int:
         """The number of configurations that were frozen."""
         return self.ended + len(self.unfinished)
+
+
+def users_answer(results: Results, dataset: str) -> Mapping[str, Any] | None:
+    """Return what the ledger says of the user's settings: the `trial` that has them, or why they were `refused`.
+
+    They are the first of those that the study file asks for (`RecordedSearch.is_users`).
+    """
+    answers = (event.payload for event in results.events_of(dataset, ANSWERED))
+    return next((payload for payload in answers if payload.get("start") == 0), None)
 
 
 def confirmations(results: Results, dataset: str) -> Confirmations:

@@ -189,7 +189,7 @@ def test_grid_visits_every_combination_once_and_ends_early(tmp_path: Path) -> No
     assert sorted(found) == sorted(json.dumps(values, sort_keys=True) for values in study.space.grid())
     with Ledger.open(url_in(tmp_path)) as ledger:
         notes = [(n.kind, n.dataset, n.payload) for n in ledger.events("s") if n.kind == "exhausted"]
-    assert notes == [("exhausted", "digits", {"search_trials": 48})]
+    assert notes == [("exhausted", "digits", {"search_trials": 48, "fingerprint": study.fingerprint()})]
 
 
 @pytest.mark.parametrize("name", ["tpe", "nsga2", "qmc", "random"])
