@@ -129,7 +129,7 @@ def _advice(before: Study, study: Study) -> Iterator[str]:
     """Yield further advice about settings that cannot change during a study."""
     if any(before.start_of(label) not in ((), study.start_of(label)) for label in before.datasets):
         yield "Your settings were tried first: `start` and defaults of ranges cannot change once a search has begun."
-    if before.sampler_name == "grid" and before.space != study.space:
+    if before.sampler.name == "grid" and before.space != study.space:
         yield "A grid walks its ranges in one order, so they cannot become wider. Take another sampler."
     if before.replicates != study.replicates:
         yield (
