@@ -13,7 +13,7 @@ from rich.console import Console
 
 from ablate.base.errors import RequestError
 from ablate.base.files import ensure_home
-from ablate.core.objectives import is_evaluated, losses
+from ablate.core.objectives import is_evaluated, is_higher_better, losses, unknown_direction
 from ablate.driver import campaign as driver_campaign
 from ablate.driver.alone import only_study
 from ablate.driver.campaign import change_of
@@ -172,7 +172,7 @@ def search(
 
     `train` is `train(config, run)`, or its import path (docs/functions.md). A function of a notebook or of the script
     that runs is written to `RUNS/NAME/code/` with all that it uses. `space` has a value or a range for each name that
-    the function reads, `objectives` are texts such as "max val_accuracy", "min params" or "min params log". `options`
+    the function reads, `objectives` are texts such as "val_auc", "max val_score" or "min params log". `options`
     are those of `ablate search`: `executor="local"`, `gpus=8`, `storage=...`, `tracker="none"`, and the others. The
     same call continues a study. Raises AblateError, as the command does.
     """
@@ -271,6 +271,9 @@ def _path(train: Callable[..., Any] | str, folder: Path) -> str:
 
 def _objective(text: str) -> dict[str, Any]:
     words = text.split()
-    if len(words) not in (2, 3) or words[0] not in DIRECTIONS or words[2:] not in ([], ["log"]):
-        raise RequestError(f"objective {text!r}: write 'max METRIC', 'min METRIC' or 'min METRIC log'")
-    return {"metric": words[1], "direction": DIRECTIONS[words[0]]} | ({"log": True} if words[2:] else {})
+    direction = DIRECTIONS[words.pop(0)] if len(words) > 1 and words[0] in DIRECTIONS else None
+    if not words or words[1:] not in ([], ["log"]):
+        raise RequestError(f"objective {text!r}: write 'METRIC', 'max METRIC', 'min METRIC' or 'min METRIC log'")
+    if direction is None and is_higher_better(words[0], ()) is None:
+        raise RequestError(f"objective {text!r}: {unknown_direction(words[0])}: write 'max {text}' or 'min {text}'")
+    return {"metric": words[0], "direction": direction} | ({"log": True} if words[1:] else {})
