@@ -13,7 +13,7 @@ from rich.console import Console
 
 from ablate.base.errors import RequestError
 from ablate.base.files import ensure_home
-from ablate.core.objectives import is_evaluated, is_higher_better, losses, unknown_direction
+from ablate.core.objectives import is_evaluated, is_higher_better, unknown_direction
 from ablate.driver import campaign as driver_campaign
 from ablate.driver.alone import only_study
 from ablate.driver.campaign import change_of
@@ -27,6 +27,7 @@ from ablate.results.trials.tables import reports_table, trials_table
 from ablate.studies.campaign import Verdict, read_campaign
 from ablate.studies.campaign_status import status_of
 from ablate.studies.locations import RUNS
+from ablate.studies.pick import Best, best_of
 from ablate.studies.report import rebuild, results_of_page
 from ablate.studies.stored import Stored, read_study, require_compared, result_rows, search_front
 
@@ -105,13 +106,13 @@ class StudyHandle:
         shown = result_rows(found.study, rows, reports)
         return shown if shown.height else search_front(found.study, rows)
 
-    def best(self, dataset: str | None = None) -> dict[str, Any]:
-        """Return the network of the front that is best on the first objective; raise RequestError if there is none."""
-        objective = self._stored().study.objectives[0]
-        rows = self.front(dataset)
-        if not rows.height:
-            raise RequestError(f"study {self.name!r} has no front yet: no trial is complete")
-        return min(rows.rows(named=True), key=lambda row: losses((objective,), (row[objective.metric],)))
+    @property
+    def best(self) -> Best:
+        """Return the best trial on the first objective: `.settings`, `.metrics`; raise RequestError if there is none.
+
+        `study.best("digits")` is that of one data set.
+        """
+        return best_of(self._stored())
 
     def report(self) -> Path:
         """Write the report from the ledger and return the path of its page."""

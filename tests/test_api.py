@@ -83,9 +83,14 @@ def test_a_function_of_a_module_is_searched_and_read_again(tmp_path: Path) -> No
     )  # fmt: skip
     assert not (tmp_path / "runs" / "own" / "code").exists()
     assert study.trials().filter(pl.col("stage") == "search")["state"].to_list() == ["COMPLETE"] * 3
-    best = study.best()
-    assert best["val_loss"] == study.front()["val_loss"].min()
-    assert best["config.width"] in (4, 6)
+    best = study.best
+    front = study.front().filter(trial=best.trial)
+    assert (front["test_loss"][0], best.n, best.stage) == (study.front()["test_loss"].min(), 2, "confirm")
+    assert best.metrics == {"test_loss": front["test_loss"][0]}
+    assert best.settings == {"width": front["config.width"][0], "lr": front["config.lr"][0]}
+    assert "settings={'" in repr(best)
+    assert len(repr(best)) < 300
+    assert study.best(best.dataset) == best
     again = ablate.load_study("own", **options)
     assert again.trials().equals(study.trials())
     assert again.run().reports().equals(study.reports())
