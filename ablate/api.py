@@ -6,6 +6,7 @@ import base64
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -27,6 +28,7 @@ from ablate.results.trials.tables import reports_table, trials_table
 from ablate.studies.campaign import Verdict, read_campaign
 from ablate.studies.campaign_status import status_of
 from ablate.studies.locations import RUNS
+from ablate.studies.model_export import load_model
 from ablate.studies.pick import Best, best_of
 from ablate.studies.report import rebuild, results_of_page
 from ablate.studies.stored import Stored, read_study, require_compared, result_rows, search_front
@@ -113,6 +115,14 @@ class StudyHandle:
         `study.best("digits")` is that of one data set.
         """
         return best_of(self._stored())
+
+    def load(self, trial: int | None = None, *, dataset: str | None = None, replicate: int = 0) -> SimpleNamespace:
+        """Return what a trial of a training function has kept, by name: `study.load(7).model`.
+
+        Without `trial` it is the best one. A module is its `state_dict`, a booster or a model of Keras is itself. No
+        code of the function runs, and nothing is unpickled. Raises RequestError if there is no such trial.
+        """
+        return load_model(self.name, self.options, number=trial, dataset=dataset, replicate=replicate)
 
     def report(self) -> Path:
         """Write the report from the ledger and return the path of its page."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 export_app = typer.Typer()
 
 
-@export_app.command("export", epilog="Example: ablate export optuna digits --to digits.db")
+@export_app.command("export", epilog="Example: ablate export model mine best")
 @options.gather(*options.PLACES)
 def export(
     form: Annotated[
@@ -30,20 +30,17 @@ def export(
         ),
     ],
     study: options.StudyName,
-    trial: Annotated[
-        int | None,
-        typer.Argument(
-            metavar="TRIAL", min=0, help="Number of the trial of a model. (default: the best by the first objective)"
-        ),
-    ] = None,
     to: Annotated[
         Path | None,
-        typer.Option(
-            "--to",
-            "--out",
+        typer.Argument(
+            metavar="PLACE",
             help="File of the Optuna storage, or folder of the tables or the model. (default: optuna.db, export/ or"
-            " models/ in its folder)",
+            " models/ in the study's folder)",
         ),
+    ] = None,
+    trial: Annotated[
+        int | None,
+        typer.Option(min=0, help="Number of the trial of a model. (default: the one that `ablate pick` picks)"),
     ] = None,
     dataset: options.OfDataset = None,
     replicate: options.Replicate = 0,
@@ -51,7 +48,7 @@ def export(
     *,
     asked: Locations,
 ) -> None:
-    """Write a study for other tools: an Optuna storage, its tables, or a trained network. Again replaces them."""
+    """Write a study for other tools: an Optuna storage, its tables, or a trained model. Again replaces them."""
     if form == "model":
         from ablate.studies.model_export import export_model
 
@@ -60,7 +57,7 @@ def export(
         _say_model(made)
         return
     if trial is not None or dataset is not None or replicate:
-        raise RequestError(f"{form} holds the whole study. For the network of one trial: ablate export model {study} …")
+        raise RequestError(f"{form} holds the whole study. For the model of one trial: ablate export model {study} …")
     from ablate.studies.export import export_study
 
     with errors.status("Exporting"):

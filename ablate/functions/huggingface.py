@@ -3,17 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from transformers import EarlyStoppingCallback, TrainerCallback
+from safetensors.torch import load_file
+from transformers import EarlyStoppingCallback, PreTrainedModel, TrainerCallback
 
 from ablate.base.errors import TrialError
 from ablate.functions.keeping import GlobalRandomness
+from ablate.functions.state import Holder
 
 if TYPE_CHECKING:
     from ablate.functions.run import Run
 
 COSTS = ("_runtime", "_per_second", "_time")  # ends of names that tell no quality
+
+
+class _Pretrained(Holder):
+    """A model, and its tokenizer or processor, in the files of `save_pretrained`."""
+
+    def __init__(self, now: Any, processing: Any) -> None:
+        super().__init__(now)
+        self._processing = processing
+
+    def save(self, folder: Path) -> None:
+        self.now.save_pretrained(folder)
+        if self._processing is not None:
+            self._processing.save_pretrained(folder)
+
+    def load(self, folder: Path) -> None:
+        tensors = {name: tensor for file in folder.glob("*.safetensors") for name, tensor in load_file(file).items()}
+        self.now.load_state_dict(tensors, strict=False)  # weights that are tied to others are stored once
+        self.now.tie_weights()
 
 
 class Reports(TrainerCallback):  # type: ignore[misc]
@@ -49,7 +70,9 @@ def fit(run: Run, trainer: Any, *, names: Mapping[str, str] | None = None) -> No
     args.num_train_epochs, args.max_steps, args.save_steps = run.length, steps, args.eval_steps or args.save_steps
     args.save_strategy, args.save_only_model, args.save_total_limit = args.eval_strategy, False, 2
     args.output_dir, args.seed = str(run.folder), run.seed
-    kept = run.keep(model=trainer.model, checkpoint="")
+    whole = isinstance(trainer.model, PreTrainedModel)
+    model = _Pretrained(trainer.model, trainer.processing_class) if whole else trainer.model
+    kept = run.keep(model=model, checkpoint="")
     if kept.checkpoint and not (run.folder / kept.checkpoint).is_dir():  # the folder did not outlive its machine
         run.start_over()
         kept.checkpoint = ""

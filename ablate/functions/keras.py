@@ -15,18 +15,22 @@ from ablate.functions.state import Holder
 if TYPE_CHECKING:
     from ablate.functions.run import Run
 
-WEIGHTS = "model.weights.h5"
+MODEL, WEIGHTS = "model.keras", "model.weights.h5"
 
 
-class _Weights(Holder):
-    """A model's weights with the state of its optimizer and of its dropout, in Keras's own file."""
+class _Model(Holder):
+    """A model with the state of its optimizer and of its dropout, in Keras's own file."""
 
     def save(self, folder: Path) -> None:
-        self.now.save_weights(folder / WEIGHTS)
+        try:
+            self.now.save(folder / MODEL)
+        except NotImplementedError:  # a layer of the user's that does not say how it is made
+            (folder / MODEL).unlink(missing_ok=True)
+            self.now.save_weights(folder / WEIGHTS)
 
     def load(self, folder: Path) -> None:
         self.now.optimizer.build(self.now.trainable_variables)
-        self.now.load_weights(folder / WEIGHTS)
+        self.now.load_weights(next(folder.iterdir()))
 
 
 class Reports(keras.callbacks.Callback):  # type: ignore[misc]
@@ -55,6 +59,6 @@ def fit(run: Run, model: Any, *data: Any, names: Mapping[str, str] | None = None
     if not model.built or model.optimizer is None:
         raise TrialError("ablate.functions.keras.fit: compile the model, and give it its shape by keras.Input")
     run.params = sum(math.prod(weight.shape) for weight in model.trainable_weights)
-    run.keep(model=_Weights(model))
+    run.keep(model=_Model(model))
     callbacks = [*options.pop("callbacks", ()), Reports(run, names or {})]
     return model.fit(*data, **options, initial_epoch=run.begin(), epochs=run.length, callbacks=callbacks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import lightgbm
@@ -12,14 +13,20 @@ from ablate.functions.state import Holder
 if TYPE_CHECKING:
     from ablate.functions.run import Run
 
+MODEL = "model.txt"
+
 
 class _Rounds(Holder):
-    """The booster; a checkpoint holds nothing of it, since LightGBM cannot continue its random numbers."""
+    """The booster in LightGBM's own file, for `ablate export model`.
 
-    def state_dict(self) -> dict[str, Any]:
-        return {}
+    A trial does not continue from it, since LightGBM cannot continue its random numbers.
+    """
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def save(self, folder: Path) -> None:
+        if self.now is not None:
+            self.now.save_model(folder / MODEL)
+
+    def load(self, folder: Path) -> None:
         pass
 
 

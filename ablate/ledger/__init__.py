@@ -12,6 +12,7 @@ from ablate.ledger.records import (
     Snapshot,
     StudyRecord,
     TrialRecord,
+    last_metrics,
 )
 from ablate.ledger.study_writer import StudyWriter
 
@@ -26,4 +27,5 @@ __all__ = [
     "StudyRecord",
     "StudyWriter",
     "TrialRecord",
+    "last_metrics",
 ]

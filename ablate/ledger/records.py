@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -131,6 +131,13 @@ class ReportRecord:
     wall_seconds: float
     driver_term: int
     created_at: float
+
+
+def last_metrics(reports: Iterable[ReportRecord], key: TrialKey) -> list[dict[str, float]]:
+    """Return the metrics of a trial's last report, by replicate."""
+    own = [report for report in reports if report.key == key]
+    last = max((report.epoch for report in own), default=0)
+    return [each.metrics for each in sorted(own, key=lambda r: r.replicate) if each.epoch == last]
 
 
 @dataclass(frozen=True, kw_only=True)

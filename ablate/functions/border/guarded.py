@@ -25,7 +25,7 @@ from ablate.functions.settings import FunctionSettings
 from ablate.functions.trainable import OwnTrainable
 
 if TYPE_CHECKING:
-    from ablate.core.trainable import ServedNetwork, TrialContext
+    from ablate.core.trainable import KeptFiles, ServedNetwork, TrialContext
 
 STOP_SECONDS = 2.0  # for the end of a user's code once the study itself is to end
 # by code version, trainable, number of processes, id of this process (a fork of it starts its own), folder, search path
@@ -276,6 +276,9 @@ class Guarded(_Trained):
         place = {"data_dir": data_dir, "device": device, "pause": pause}
         return GuardedPack(self.name, packed=True, threads=1, grace_seconds=STOP_SECONDS, place=place)
 
-    def serve(self, config: TrialConfig, *, checkpoints: Place, data_dir: Path | None) -> ServedNetwork | None:
+    def serve(
+        self, config: TrialConfig, *, checkpoints: Place, data_dir: Path | None, replicate: int = 0
+    ) -> ServedNetwork | KeptFiles:
         """See `Trainable.serve`; the network is rebuilt in this process, which writes it for MLflow."""
-        return load_trainable(self.name).serve(config, checkpoints=checkpoints, data_dir=data_dir)
+        own = load_trainable(self.name)
+        return own.serve(config, checkpoints=checkpoints, data_dir=data_dir, replicate=replicate)
