@@ -12,6 +12,7 @@ from ablate.base.errors import RequestError
 from ablate.base.files import sqlite_url
 from ablate.cli import options
 from ablate.cli.terminal import console, errors
+from ablate.core.exported import CONFIG, SETTINGS
 from ablate.studies.locations import Locations
 
 if TYPE_CHECKING:
@@ -76,5 +77,7 @@ def _say_model(made: Exported) -> None:
             f"ONNX (opset {made.checked.opset}) differs from PyTorch by at most {made.checked.difference:.1e} of the"
             f" largest score, on batches of {sizes}."
         )
+    if set(made.files) == {CONFIG, SETTINGS}:
+        console.say("The code keeps nothing by run.keep, so there are settings and numbers alone.")
     for name in made.files:
         console.say(f"Written: {made.folder / name}")

@@ -61,7 +61,7 @@ def export_model(
     record = _trial(found, number, dataset)
     config, key = record.config.origin, record.config.key
     if not 0 <= replicate < len(config.seeds):
-        raise RequestError(f"{key} has replicates 0 to {len(config.seeds) - 1}: there is none {replicate}")
+        raise RequestError(f"{key} has replicates 0 to {len(config.seeds) - 1}, not {replicate}")
     onnx = onnx and config.trainable == FAMILY
     if onnx:
         require_onnx()

@@ -67,7 +67,7 @@ def test_a_range_that_was_wrong_from_the_start_is_corrected_under_the_same_name(
 
 
 def test_trials_without_a_report_stay_where_only_more_is_asked_for(tmp_path: Path) -> None:
-    text = "study: s\ndatasets: [digits]\nmodel: {width: {int: [8, 64], step: 8}}\ntraining: {epochs: 3}\nbudget: {trials: 4}\n"
+    text = "study: s\ndatasets: [digits]\nmodel: {width: {int: [8, 64], step: 8}}\nbudget: {trials: 4}\n"
     study = parse_study(text)
     with Ledger.open(url_in(tmp_path)) as ledger:
         with hold_of(study, ledger, file_text=text) as writer:
