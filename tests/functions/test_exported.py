@@ -279,3 +279,28 @@ def test_the_files_of_a_command_are_exported_without_links(tmp_path: Path) -> No
     code = "import sys; sys.modules['ablate'] = None; import numpy as np; print(np.load('out/files/inner/w.npy').shape)"
     assert python(tmp_path, "-c", code) == "(64, 3)\n"
     assert about["metrics"]["val_error"]["values"] == [about["settings"]["config"]["lr"]] * 2
+
+
+def test_mlflow_has_the_same_files_as_artifacts_of_the_confirmed_runs(tmp_path: Path) -> None:
+    test = "\ndef test(model, config):\n    return {'test_error': error(predict(model))}\n"
+    (tmp_path / "mine.py").write_text(DATA + NET + TORCH + test)
+    text = STUDY.format(
+        trainable="mine:train", metric="val_error", epochs="epochs: 2\n", width="width: {choices: [4, 8]}, "
+    )
+    (tmp_path / "door.yaml").write_text(text.replace("confirm: null", "confirm: {replicates: 2}"))
+    python(tmp_path, "-m", "ablate", "search", "door.yaml", "--executor", "local")
+    python(tmp_path, "-m", "ablate", "export", "model", "door", "out")
+    code = (
+        "import mlflow, sys\nmlflow.set_tracking_uri('sqlite:///runs/mlflow.db')\n"
+        "client = mlflow.MlflowClient()\n(experiment,) = [e for e in client.search_experiments() if e.name == 'door']\n"
+        "runs = client.search_runs([experiment.experiment_id])\n"
+        "runs = [r for r in runs if any(a.path == 'model' for a in client.list_artifacts(r.info.run_id))]\n"
+        "(run,) = runs\nplace = client.download_artifacts(run.info.run_id, 'model', '.')\n"
+        "print(run.data.tags['ablate.stage'], place)\n"
+    )
+    stage, folder = python(tmp_path, "-c", code).strip().splitlines()[-1].split()
+    assert stage == "confirm"
+    out = tmp_path / "out"
+    assert sorted(p.name for p in Path(folder).iterdir()) == sorted(p.name for p in out.iterdir())
+    assert (Path(folder) / "model.safetensors").read_bytes() == (out / "model.safetensors").read_bytes()
+    assert json.loads((Path(folder) / "config.json").read_text()) == json.loads((out / "config.json").read_text())
