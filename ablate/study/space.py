@@ -130,7 +130,7 @@ class FloatRange(Range):
         low, high = self.bounds
         if low < high and self.step is None:
             width = value * min(math.log(high / low), 1.0) if self.log else high - low
-            value = round(value, DIGITS - math.floor(math.log10(width)))
+            value = round(value, DIGITS - Decimal(width).adjusted())
         return min(max(value, low), high)
 
     def place(self, value: float) -> int:
