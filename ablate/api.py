@@ -6,6 +6,7 @@ import base64
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -13,7 +14,7 @@ from rich.console import Console
 
 from ablate.base.errors import RequestError
 from ablate.base.files import ensure_home
-from ablate.core.objectives import is_evaluated, losses
+from ablate.core.objectives import is_evaluated, is_higher_better, unknown_direction
 from ablate.driver import campaign as driver_campaign
 from ablate.driver.alone import only_study
 from ablate.driver.campaign import change_of
@@ -27,6 +28,8 @@ from ablate.results.trials.tables import reports_table, trials_table
 from ablate.studies.campaign import Verdict, read_campaign
 from ablate.studies.campaign_status import status_of
 from ablate.studies.locations import RUNS
+from ablate.studies.model_export import load_model
+from ablate.studies.pick import Best, best_of
 from ablate.studies.report import rebuild, results_of_page
 from ablate.studies.stored import Stored, read_study, require_compared, result_rows, search_front
 
@@ -111,13 +114,21 @@ class StudyHandle:
         shown = result_rows(found.study, rows, reports)
         return shown if shown.height else search_front(found.study, rows)
 
-    def best(self, dataset: str | None = None) -> dict[str, Any]:
-        """Return the network of the front that is best on the first objective; raise RequestError if there is none."""
-        objective = self._stored().study.objectives[0]
-        rows = self.front(dataset)
-        if not rows.height:
-            raise RequestError(f"study {self.name!r} has no front yet: no trial is complete")
-        return min(rows.rows(named=True), key=lambda row: losses((objective,), (row[objective.metric],)))
+    @property
+    def best(self) -> Best:
+        """Return the best trial on the first objective: `.settings`, `.metrics`; raise RequestError if there is none.
+
+        `study.best("digits")` is that of one data set.
+        """
+        return best_of(self._stored())
+
+    def load(self, trial: int | None = None, *, dataset: str | None = None, replicate: int = 0) -> SimpleNamespace:
+        """Return what a trial of a training function has kept, by name: `study.load(7).model`.
+
+        Without `trial` it is the best one. A module is its `state_dict`, a booster or a model of Keras is itself. No
+        code of the function runs, and nothing is unpickled. Raises RequestError if there is no such trial.
+        """
+        return load_model(self.name, self.options, number=trial, dataset=dataset, replicate=replicate)
 
     def report(self) -> Path:
         """Write the report from the ledger and return the path of its page."""
@@ -178,10 +189,10 @@ def search(
 
     `train` is `train(config, run)`, or its import path (docs/functions.md). A function of a notebook or of the script
     that runs is written to `RUNS/NAME/code/` with all that it uses. `space` has a value or a range for each name that
-    the function reads, `objectives` are texts such as "max val_accuracy", "min params log" or "min val_loss best": then
-    the best report of a trial counts, not the last one. `options` are those of `ablate search`: `executor="local"`,
-    `gpus=8`, `storage=...`, `tracker="none"`, and the others. The same call continues a study. Raises AblateError, as
-    the command does.
+    the function reads, `objectives` are texts such as "val_auc", "max val_score", "min params log" or "min val_loss
+    best": then the best report of a trial counts, not the last one. `options` are those of `ablate search`:
+    `executor="local"`, `gpus=8`, `storage=...`, `tracker="none"`, and the others. The same call continues a study.
+    Raises AblateError, as the command does.
     """
     asked = RunOptions(runs_dir=Path(runs_dir), **options)
     content: dict[str, Any] = {"study": name, "seed": seed, "trainable": "", "config": dict(space or {})}
@@ -278,8 +289,13 @@ def _path(train: Callable[..., Any] | str, folder: Path) -> str:
 
 def _objective(text: str) -> dict[str, Any]:
     words = text.split()
-    further = words[2:]
-    if len(words) < 2 or words[0] not in DIRECTIONS or sorted({"best", "log"} & {*further}) != sorted(further):
-        raise RequestError(f"objective {text!r}: write 'max METRIC' or 'min METRIC', then 'log', 'best', both or none")
-    found = {"metric": words[1], "direction": DIRECTIONS[words[0]]}
+    direction = DIRECTIONS[words.pop(0)] if len(words) > 1 and words[0] in DIRECTIONS else None
+    metric, further = (words or [""])[0], words[1:]
+    if not metric or sorted({"best", "log"} & {*further}) != sorted(further):
+        raise RequestError(
+            f"objective {text!r}: write 'METRIC', 'max METRIC' or 'min METRIC', then 'log', 'best', both or none"
+        )
+    if direction is None and is_higher_better(metric, ()) is None:
+        raise RequestError(f"objective {text!r}: {unknown_direction(metric)}: write 'max {text}' or 'min {text}'")
+    found = {"metric": metric, "direction": direction}
     return found | ({"log": True} if "log" in further else {}) | ({"read": "best"} if "best" in further else {})

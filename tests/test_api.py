@@ -78,14 +78,19 @@ def test_an_edited_script_is_refused_until_it_says_so(tmp_path: Path) -> None:
 def test_a_function_of_a_module_is_searched_and_read_again(tmp_path: Path) -> None:
     options: dict[str, Any] = {"runs_dir": tmp_path / "runs", **LOCAL}
     study = ablate.search(
-        own_training.train, name="own", space=SPACE, epochs=2, objectives=["min val_loss"], trials=3, confirm=2,
+        own_training.train, name="own", space=SPACE, epochs=2, objectives=["val_loss"], trials=3, confirm=2,
         scheduler="none", **options,
     )  # fmt: skip
     assert not (tmp_path / "runs" / "own" / "code").exists()
     assert study.trials().filter(pl.col("stage") == "search")["state"].to_list() == ["COMPLETE"] * 3
-    best = study.best()
-    assert best["val_loss"] == study.front()["val_loss"].min()
-    assert best["config.width"] in (4, 6)
+    best = study.best
+    front = study.front().filter(trial=best.trial)
+    assert (front["test_loss"][0], best.n, best.stage) == (study.front()["test_loss"].min(), 2, "confirm")
+    assert best.metrics == {"test_loss": front["test_loss"][0]}
+    assert best.settings == {"width": front["config.width"][0], "lr": front["config.lr"][0]}
+    assert "settings={'" in repr(best)
+    assert len(repr(best)) < 300
+    assert study.best(best.dataset) == best
     again = ablate.load_study("own", **options)
     assert again.trials().equals(study.trials())
     assert again.run().reports().equals(study.reports())
@@ -100,7 +105,8 @@ def test_a_function_of_a_module_is_searched_and_read_again(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"objectives": ["val_loss"]}, "objective 'val_loss': write 'max METRIC', 'min METRIC' or 'min METRIC log'"),
+        ({"objectives": ["up val_loss"]}, "objective 'up val_loss': write 'METRIC', 'max METRIC', 'min METRIC' or"),
+        ({"objectives": ["val_x log"]}, "does not say it .*: write 'max val_x log' or 'min val_x log'"),
         ({"objectives": ["min val_loss"], "space": {"widht": 3, "lr": 0.1}}, r"reads config\['width'\]"),
         ({"objectives": ["min val_loss"], "space": SPACE, "trials": 0}, r"budget\.trials = 0"),
         ({"objectives": ["min val_loss"], "space": SPACE, "epochs": None}, "add `epochs: N` to the study file"),

@@ -8,6 +8,7 @@ import re
 import numpy as np
 import pytest
 
+from ablate.base.errors import StudyFileError
 from ablate.core.objectives import (
     COST_METRICS,
     SIZE_METRICS,
@@ -32,6 +33,7 @@ from ablate.core.objectives import (
 from ablate.core.trial import TrialState
 from ablate.engine.models.closed_form import NetworkSize
 from ablate.results.trials.tables import TRIAL_COLUMNS
+from ablate.study import parse_study
 from ablate.study.sections import Constraint, Objective
 from support.paths import REPOSITORY
 
@@ -155,13 +157,47 @@ def test_each_rule_is_written_in_one_place(rule: str) -> None:
     assert COST_METRICS[:-1] == SIZE_METRICS
 
 
-def test_the_better_direction_is_the_objectives_or_that_of_shares_and_losses() -> None:
+DIRECTIONS = {
+    True: "val_auc test_f1 val/acc val.acc val-acc val_acc1 val_acc@5 val_mAP@0.5 val_map50 val_r2 val_r2_score val_F1"
+    " val_f1_macro train_recall val_precision_at_10 val_top5_accuracy bleu val_precision_recall_auc iou",
+    False: "val_loss train_rmse val_mae val_wer val_logloss val_log_loss val_perplexity val_error_rate loss2 nll.loss",
+    None: "val_loss_accuracy train_loss_recall val_map_size val_maps val_f10 val_answer val_neg_loss val_mape params"
+    " val_accuracy_gap val_myaccuracy val_closs wall_seconds val_score val_r22 val_ val_mIoU",
+}
+
+
+@pytest.mark.parametrize("higher", DIRECTIONS)
+def test_whole_words_of_a_name_say_the_direction_unless_they_disagree(higher: bool | None) -> None:
+    names = DIRECTIONS[higher].split()
+    assert {name: is_higher_better(name, ()) for name in names} == dict.fromkeys(names, higher)
+
+
+def test_the_better_direction_is_that_of_the_objective_or_of_the_name() -> None:
     bleu = Objective(metric="val_bleu", direction="maximize")
     odd = Objective(metric="val_loss", direction="maximize")
     known = {name: is_higher_better(name, [bleu]) for name in ("val_bleu", "test_bleu", "test_accuracy", "val_loss")}
     assert known == {"val_bleu": True, "test_bleu": True, "test_accuracy": True, "val_loss": False}
     assert is_higher_better("test_loss", [odd]) is True
-    assert is_higher_better("val_bleu", [LOSS]) is None
+    assert is_higher_better("val_bleu", [LOSS]) is True
+    assert is_higher_better("test_auc", [Objective(metric="val_auc", direction="minimize")]) is False
+
+
+def test_a_study_may_leave_the_direction_to_the_name_and_is_the_same_study() -> None:
+    text = "study: s\ntrainable: mine:train\nconfirm: null\nobjectives: [{{metric: {}}}]\n"
+    short, long = (
+        parse_study(text.format(f"val_auc{more}"), known_good=True) for more in ("", ", direction: maximize")
+    )
+    assert short == long
+    assert short.fingerprint() == long.fingerprint()
+    for metric in ("val_score", "val_loss_accuracy", "params"):
+        with pytest.raises(
+            StudyFileError, match=r"objectives\.0\.direction: .* write `direction: maximize` or"
+        ) as told:
+            parse_study(text.format(metric))
+        assert len(told.value.faults) == 1
+    with pytest.raises(StudyFileError) as told:
+        parse_study(text.format("score"))
+    assert [fault.path for fault in told.value.faults] == ["objectives.0.metric"]
 
 
 def test_a_value_for_a_validation_metric_is_that_of_its_test_metric() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import shutil
 import stat
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -152,6 +153,16 @@ def _cannot_be_written(place: Place, named: str, error: OSError) -> RequestError
         return CheckpointDownError(f"{named}: cannot be written ({said}); {free}")
     known = isinstance(place, Path) or any(reason in said for reason in REFUSALS)
     return (RequestError if known else CheckpointDownError)(f"{named}: cannot be written ({said})")
+
+
+def remove_folder(place: Place) -> None:
+    """Remove a folder and all in it, links and not what they lead to; raise OSError, also if `place` is a link."""
+    disk = disk_path(place)
+    if disk is None:
+        files, path = _file_system(str(place))
+        files.delete_dir(path)
+    elif disk.is_symlink() or disk.exists():
+        shutil.rmtree(disk)
 
 
 def refuse_links(home: Path, *, folders: Sequence[str] = STUDY_FOLDERS) -> None:

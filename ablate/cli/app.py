@@ -162,7 +162,10 @@ def wrap(
         typer.Option(help="Compare the command without this part: NAME of a switch, or NAME=VALUE without it."),
     ] = None,
     name: Annotated[str, typer.Option(help="Name of the study.")] = "wrapped",
-    minimize: Annotated[bool, typer.Option("--minimize", help="Search the lowest value, not the highest.")] = False,
+    maximize: Annotated[
+        bool | None,
+        typer.Option("--maximize/--minimize", help="What to search. (default: as the metric's name says: auc, loss)"),
+    ] = None,
     epochs: Annotated[int, typer.Option(min=1, help="How often the command prints the metric.")] = 1,
     trials: Annotated[int, typer.Option(min=1, help="Number of trials.")] = 24,
     replicates: Annotated[
@@ -181,7 +184,7 @@ def wrap(
 
     text = study_text(
         command, settings or [], name=name, metrics=metric, tests=test_metric or [], epoch=epoch, parts=parts or [],
-        maximize=not minimize, epochs=epochs, trials=trials, replicates=replicates, confirm=confirm, shell=shell,
+        maximize=maximize, epochs=epochs, trials=trials, replicates=replicates, confirm=confirm, shell=shell,
     )  # fmt: skip
     return _drive(asked.home(name) / "study.yaml", asked, text=text, as_json=as_json)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
 
+from ablate.base.errors import RequestError
 from ablate.cli import options
 from ablate.cli.terminal import console
+from ablate.driver.options import RunOptions
 from ablate.studies.locations import Locations
 
 control_app = typer.Typer()
@@ -77,3 +80,26 @@ def stop(study: options.StudyName, asked: Locations) -> None:
     from ablate.driver import requests
 
     console.say(requests.stop(study, asked))
+
+
+@control_app.command(epilog="Example: ablate delete digits --yes")
+@options.gather("runs_dir", "storage", "store", "tracking_uri", "takeover")
+def delete(
+    study: options.StudyName,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete it without a question.")] = False,
+    *,
+    asked: RunOptions,
+) -> None:
+    """Delete a study: its trials in the ledger, its folder and its checkpoints. What MLflow shows stays there."""
+    from ablate.studies import deletion
+
+    doomed = deletion.look_at(study, asked)
+    console.say(*doomed.lines())
+    if not yes:
+        if not sys.stdin.isatty():
+            raise RequestError(f"nothing was deleted. To delete study {study!r} without a question, type --yes")
+        if not typer.confirm("Delete it? It cannot be brought back."):
+            console.say("Nothing was deleted.")
+            sys.exit(1)
+    deletion.delete(doomed, asked, takeover=asked.takeover)
+    console.say(f"Study {study!r} is deleted.")

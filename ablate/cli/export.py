@@ -12,6 +12,7 @@ from ablate.base.errors import RequestError
 from ablate.base.files import sqlite_url
 from ablate.cli import options
 from ablate.cli.terminal import console, errors
+from ablate.core.exported import CONFIG, SETTINGS
 from ablate.studies.locations import Locations
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 export_app = typer.Typer()
 
 
-@export_app.command("export", epilog="Example: ablate export optuna digits --to digits.db")
+@export_app.command("export", epilog="Example: ablate export model mine best")
 @options.gather(*options.PLACES)
 def export(
     form: Annotated[
@@ -30,20 +31,17 @@ def export(
         ),
     ],
     study: options.StudyName,
-    trial: Annotated[
-        int | None,
-        typer.Argument(
-            metavar="TRIAL", min=0, help="Number of the trial of a model. (default: the best by the first objective)"
-        ),
-    ] = None,
     to: Annotated[
         Path | None,
-        typer.Option(
-            "--to",
-            "--out",
+        typer.Argument(
+            metavar="PLACE",
             help="File of the Optuna storage, or folder of the tables or the model. (default: optuna.db, export/ or"
-            " models/ in its folder)",
+            " models/ in the study's folder)",
         ),
+    ] = None,
+    trial: Annotated[
+        int | None,
+        typer.Option(min=0, help="Number of the trial of a model. (default: the one that `ablate pick` picks)"),
     ] = None,
     dataset: options.OfDataset = None,
     replicate: options.Replicate = 0,
@@ -51,7 +49,7 @@ def export(
     *,
     asked: Locations,
 ) -> None:
-    """Write a study for other tools: an Optuna storage, its tables, or a trained network. Again replaces them."""
+    """Write a study for other tools: an Optuna storage, its tables, or a trained model. Again replaces them."""
     if form == "model":
         from ablate.studies.model_export import export_model
 
@@ -60,7 +58,7 @@ def export(
         _say_model(made)
         return
     if trial is not None or dataset is not None or replicate:
-        raise RequestError(f"{form} holds the whole study. For the network of one trial: ablate export model {study} …")
+        raise RequestError(f"{form} holds the whole study. For the model of one trial: ablate export model {study} …")
     from ablate.studies.export import export_study
 
     with errors.status("Exporting"):
@@ -79,5 +77,7 @@ def _say_model(made: Exported) -> None:
             f"ONNX (opset {made.checked.opset}) differs from PyTorch by at most {made.checked.difference:.1e} of the"
             f" largest score, on batches of {sizes}."
         )
+    if set(made.files) == {CONFIG, SETTINGS}:
+        console.say("The code keeps nothing by run.keep, so there are settings and numbers alone.")
     for name in made.files:
         console.say(f"Written: {made.folder / name}")

@@ -11,6 +11,7 @@ from ablate.base.errors import RequestError
 from ablate.cli.foreign import content_of
 from ablate.cli.foreign_formats import read_source
 from ablate.cli.wrap import check_text, command_content, fit, named
+from ablate.core.objectives import is_higher_better
 from ablate.core.registry import TASKS, task_settings
 from ablate.study.yaml_text import flow_yaml
 
@@ -25,6 +26,7 @@ EXAMPLES: tuple[tuple[str, Range], ...] = (
     (r".*depth|.*layers|.*blocks|.*heads", {"int": [1, 4]}),
 )
 OPTIONAL = "optional: the function has a default"
+CHECK = "the name does not say whether higher is better: check the direction"
 UNKNOWN: Range = {"float": [0.1, 1.0]}
 IMAGES: dict[str, Any] = {"digits": 2, "mnist": 7, "fashion_mnist": 7, "tiny_imagenet": 8, "imagenet": 16}  # patches
 NOTES = {
@@ -152,6 +154,8 @@ def _of_function(name: str, function: str) -> tuple[dict[str, Any], dict[str, st
     objectives = [_objective(metric or "val_loss")]
     if metric is None:
         notes["objectives"] = "name a metric val_… that the function reports, and its direction"
+    elif is_higher_better(metric, ()) is None:
+        notes["objectives"] = CHECK
     content: dict[str, Any] = {"study": name, "trainable": function, "config": config}
     if found.reports_epochs:
         content["epochs"] = 9
@@ -172,7 +176,7 @@ def _of_command(name: str, command: str, metric: str) -> tuple[dict[str, Any], d
         raise RequestError(
             f"--command {command!r}: write {{NAME}} for each setting, as in 'python train.py --lr {{lr}}'"
         )
-    direction = _objective(named("--metric", metric)[0])["direction"]
+    objective = _objective(named("--metric", metric)[0])
     switches = set(re.findall(r"\{(\w+)\?", command))
     known, none = script_defaults(command), Argument(default=None)
     own = {each: known.get(each, none) for each in names}
@@ -182,7 +186,7 @@ def _of_command(name: str, command: str, metric: str) -> tuple[dict[str, Any], d
         else around(each, own[each].default, own[each].choices)
         for each in names
     }
-    content = command_content(command, config, name=name, metrics=[metric], direction=direction)
+    content = command_content(command, config, name=name, metrics=[metric], direction=objective["direction"])
     notes = NOTES | {
         f"config.{each}": note(each, config[each]) for each in names if each not in switches or each in known
     }
@@ -192,6 +196,7 @@ def _of_command(name: str, command: str, metric: str) -> tuple[dict[str, Any], d
     notes["config"] = "each stands for its {NAME} in the command; a value fixes one, a range searches it"
     notes["epochs"] = "how often the command prints the metric"
     notes["confirm"] = "to read a test split, add a metric test_… under trainable.metrics"
+    notes |= {"objectives": CHECK} if is_higher_better(objective["metric"], ()) is None else {}
     return content, notes
 
 
@@ -236,5 +241,5 @@ def note(name: str, shown: Any) -> str:
 
 
 def _objective(metric: str) -> dict[str, Any]:
-    better = re.search(r"acc|score|bleu|f1|auc|precision|recall|reward|r2", metric) is not None
-    return {"metric": metric, "direction": "maximize" if better else "minimize"}
+    """Return an objective; of a metric whose name says no direction, one to minimize."""
+    return {"metric": metric, "direction": "maximize" if is_higher_better(metric, ()) else "minimize"}

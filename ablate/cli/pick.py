@@ -1,10 +1,9 @@
-"""`ablate pick`: the network that keeps given bounds and is best otherwise."""
+"""`ablate pick`: the best network of a study that keeps given bounds."""
 
 from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 pick_app = typer.Typer()
 
 
-@pick_app.command("pick", epilog="Example: ablate pick digits --min val_accuracy=0.97 --write small.yaml")
+@pick_app.command("pick", epilog="Example: ablate pick digits --min val_accuracy=0.97 --write best.json")
 @options.gather(*options.PLACES, "tracking_uri")
 def pick_network(
     study: options.StudyName,
@@ -35,8 +34,11 @@ def pick_network(
     ] = None,
     dataset: Annotated[str | None, typer.Option(help="Data set. (default: one network for each)")] = None,
     write: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write its settings alone: best.json or best.yaml.")
+    ] = None,
+    again: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write a study file that trains the network, all settings fixed."),
+        typer.Option("--study", metavar="FILE", help="Write a study file that trains the network, all settings fixed."),
     ] = None,
     register: Annotated[
         str | None,
@@ -46,35 +48,46 @@ def pick_network(
     asked: Locations,
     as_json: options.AsJson = False,
 ) -> None:
-    """Print the network that keeps every bound and is best otherwise: its settings, and how surely it keeps them."""
-    from ablate.studies.pick import as_values, pick, read_bounds, write_study
+    """Print the settings of the best network that keeps every bound; with several objectives and no bound the front."""
+    from ablate.results.front.terminal import front_lines
+    from ablate.studies.pick import as_values, choice_text, pick, read_bounds, settings_text, study_text, write_new
     from ablate.studies.pick import register as make_version
     from ablate.studies.stored import read_study
 
     bounds = read_bounds(least or [], most or [])
     found = read_study(study, asked)
+    files = {"--write": write, "--study": again, "--register": register}
+    uses = [option for option, value in files.items() if value is not None]
     picks = pick(found, bounds, dataset)
+    if not bounds and (how := choice_text(found.study)):
+        if uses or as_json:
+            raise RequestError(how)
+        console.print(front_lines(found.results))
+        console.say(f"To pick one, {how}")
+        return
     chosen = [each.config for each in picks if each.config is not None]
-    if len(picks) > 1 and (write is not None or register is not None):
-        option = "--register: one network is registered" if write is None else "--write: one network is written"
-        raise RequestError(f"{option}. Type --dataset: {', '.join(found.study.labels)}")
-    if write is not None and chosen:
-        write_study(found, chosen[0], write)
+    if len(picks) > 1 and uses:
+        raise RequestError(f"{uses[0]}: it is of one network. Type --dataset: {', '.join(found.study.labels)}")
+    if chosen and write is not None:
+        write_new(write, settings_text(chosen[0], write.suffix))
+    if chosen and again is not None:
+        write_new(again, study_text(found, chosen[0]))
     made = make_version(found, picks[0], register, asked) if register is not None and chosen else None
     if as_json:
         print_json([as_values(each, made) for each in picks])
     else:
-        _print(picks, write, study)
+        _print(picks, again, study)
         if made is not None:
-            console.say(f"Registered in MLflow as {made}")
+            console.say(f"# Registered in MLflow as {made}")
     if len(chosen) < len(picks):
         sys.exit(1)
 
 
-def _print(picks: list[Pick], write: Path | None, study: str) -> None:
+def _print(picks: list[Pick], again: Path | None, study: str) -> None:
+    """Print settings as YAML, one document for each data set; what else is known of a network are comments."""
     from ablate.results.front.picked import choice_lines, missed_line
     from ablate.results.front.picking import NoChoice
-    from ablate.study.yaml_text import write_yaml
+    from ablate.studies.pick import settings_text
 
     for each in picks:
         choice = each.choice
@@ -82,14 +95,11 @@ def _print(picks: list[Pick], write: Path | None, study: str) -> None:
             errors.say(missed_line(choice), style="red")
             continue
         assert each.config is not None
-        settings = write_yaml(each.config.settings.model_dump(mode="json")).rstrip()
-        for line in [*choice_lines(choice), settings, *_next(each, write, study)]:
-            console.say(line)
-
-
-def _next(picked: Pick, write: Path | None, study: str) -> Iterator[str]:
-    if write is not None:
-        yield f"To train it: {shlex.join(['ablate', 'search', str(write)])}"
-    else:
-        name = f"{study}-{picked.choice.dataset}.yaml"
-        yield f"To train it: add --write {shlex.quote(name)}, then ablate search {shlex.quote(name)}"
+        if each is not picks[0]:
+            console.say("---")
+        file = str(again or f"{study}-{choice.dataset}.yaml")
+        search = shlex.join(["ablate", "search", file])
+        train = search if again is not None else f"add --study {shlex.quote(file)}, then {search}"
+        for line in [*choice_lines(choice), f"To train it: {train}"]:
+            console.say(f"# {line}")
+        console.say(settings_text(each.config, ".yaml").rstrip())

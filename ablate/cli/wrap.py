@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from ablate.base.errors import RequestError, StudyFileError, each_once
+from ablate.core.objectives import is_higher_better, unknown_direction
 from ablate.functions.command_words import placeholders
 from ablate.functions.script_defaults import script_defaults
 from ablate.study import parse_study
@@ -36,7 +37,7 @@ def study_text(
     tests: Sequence[str] = (),
     epoch: str | None = None,
     parts: Sequence[str] = (),
-    maximize: bool = True,
+    maximize: bool | None = None,
     epochs: int = 1,
     trials: int = 24,
     replicates: int | None = None,
@@ -49,9 +50,13 @@ def study_text(
     """
     forms = placeholders(command)
     config = each_once(_setting(text, forms) for text in settings)
+    searched = named("--metric", metrics[0])[0]
+    higher = is_higher_better(searched, ()) if maximize is None else maximize
+    if higher is None:
+        raise RequestError(f"{unknown_direction(searched)}: type --maximize or --minimize")
     content = command_content(
         command, config, name=name, metrics=metrics, tests=tests, epoch=epoch,
-        direction="maximize" if maximize else "minimize", epochs=epochs, trials=trials, replicates=replicates or 1,
+        direction="maximize" if higher else "minimize", epochs=epochs, trials=trials, replicates=replicates or 1,
         confirm=confirm, shell=shell,
     )  # fmt: skip
     if not parts:

@@ -106,6 +106,10 @@ class TrainableSettings(Frozen):
         """Length of a full trial in epochs."""
         raise NotImplementedError
 
+    def handed(self) -> dict[str, Any]:
+        """Return the settings alone, as a file for other programs has them."""
+        return self.model_dump(mode="json")
+
     def scaled(self, scale: float) -> Self:
         """Return the settings of a first look: epochs, and what counts in them, reduced to the share `scale`."""
         raise NotImplementedError

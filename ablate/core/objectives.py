@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,12 @@ TAKEN = (  # columns of a trials table that no cost of a user's `size` can have
 LARGEST_VALUE = 1e100  # of a metric; larger ones overflow where they are squared
 ROUNDING = 1e-6  # by which a mean of float32 shares may leave 0 to 1
 LOG_FLOOR = 1e-12  # what a smaller value counts as where an objective has log: true
+# words of the names of metrics that are better when higher, and when lower
+HIGHER = frozenset({"acc", "accuracy", "auc", "bleu", "f1", "iou", "map", "precision", "r2", "recall"})
+LOWER = frozenset({"error", "logloss", "loss", "mae", "perplexity", "rmse", "wer"})
+REVERSED = {"neg", "negative", "minus", "inverse", "gap", "drop", "delta", "difference", "reduction"}
+OTHERWISE = REVERSED | {"std", "size", "scale", "count", "time", "seconds"}  # with these it is another quantity
+_WORD = re.compile(r"f1(?![0-9])|r2(?![0-9])|[^\W\d_]+")
 COMPLETE = "COMPLETE"
 STATE_ORDER = (COMPLETE, "PRUNED", "FAIL", "RUNNING", "WAITING")  # the order of states in lists: ended ones first
 
@@ -168,14 +175,22 @@ def is_maximized(objective: ObjectiveLike) -> bool:
 def is_higher_better(metric: str, objectives: Iterable[ObjectiveLike]) -> bool | None:
     """Return whether higher values of a metric are better, or None if nothing says so.
 
-    The objective of the metric, or of its validation metric, says it. Otherwise shares are better when higher, and
-    losses when lower.
+    The objective of the metric, or of its validation metric, says it. Otherwise the words of its name say it, unless
+    they disagree (`val_loss_accuracy`) or name another quantity (`val_map_size`).
     """
     declared = {objective.metric: is_maximized(objective) for objective in objectives}
     for name in (metric, on_validation(metric)):
         if name in declared:
             return declared[name]
-    return True if is_share(metric) else False if metric.endswith("loss") else None
+    words = set(_WORD.findall(metric.lower()))
+    up, down = bool(words & HIGHER), bool(words & LOWER)
+    return None if up == down or words & OTHERWISE else up
+
+
+def unknown_direction(metric: str) -> str:
+    """Return why the direction of a metric must be declared, as the rule of a fault."""
+    known = ", ".join(sorted(HIGHER | LOWER))
+    return f"whether higher values of {metric} are better is not known, and its name does not say it ({known} do)"
 
 
 Objective = TypeVar("Objective", bound=ObjectiveLike)

@@ -42,6 +42,16 @@ class ServedNetwork:
 
 
 @dataclass(frozen=True, kw_only=True)
+class KeptFiles:
+    """What a trial of a user's code has kept, which only that code can call: `write` fills an empty folder.
+
+    It runs no code of the user's. It raises CheckpointError if nothing of the trial is there.
+    """
+
+    write: Callable[[Path], object]
+
+
+@dataclass(frozen=True, kw_only=True)
 class PlannedTrials:
     """What the trials of one data set have in common, before any of them runs."""
 
@@ -192,8 +202,10 @@ class Trainable(Protocol):
         Memory and throughput of a few steps decide.
         """
 
-    def serve(self, config: TrialConfig, *, checkpoints: Place, data_dir: Path | None) -> ServedNetwork | None:
-        """Return replicate 0 of a trained trial for prediction, or None if it cannot be called from outside.
+    def serve(
+        self, config: TrialConfig, *, checkpoints: Place, data_dir: Path | None, replicate: int = 0
+    ) -> ServedNetwork | KeptFiles:
+        """Return one replicate of a trained trial for prediction, or what it has kept if only its own code can call it.
 
         Replicate 0 is fixed beforehand, because choosing the best one by its test result would bias that result.
         """

@@ -81,13 +81,14 @@ def acquire_when_free(
 def refuse_other_study(ledger: Ledger, study: Study, text: str, *, extend: bool) -> None:
     """Raise StudyMismatchError, with the difference, if the trials of this name belong to another study.
 
-    With `extend` a study may ask for more than it began with: trials, time, wider ranges of a search, confirmation
-    seeds, seeds of a comparison, or other runs of a campaign's candidates.
+    A study in which no trial has reported may change freely. With `extend` a study may ask for more than it began with:
+    trials, time, wider ranges of a search, confirmation seeds, seeds of a comparison, or other runs of a campaign's
+    candidates.
     """
     record = ledger.study(study.name)
-    trials = ledger.trials(study.name) if record is not None else []
-    if record is None or not trials:
-        return  # without trials there is nothing to compare with
+    if record is None or not ledger.last_report(study.name):
+        return  # without a report there is nothing to compare with
+    trials = ledger.trials(study.name)
     before = parse_study(record.file_text, "ledger", known_good=True)
     changed = "\n".join(f"  {line}" for line in difference(record.file_text, text))
     is_wider = study.widens(before)
@@ -119,6 +120,17 @@ def refuse_other_study(ledger: Ledger, study: Study, text: str, *, extend: bool)
             f"study {study.name!r} exists with another {' and another '.join(other)}:\n{changed}\n"
             "Type --extend to go on with the new one, or put these settings back."
         )
+
+
+def begins_afresh(ledger: Ledger, study: Study) -> bool:
+    """Return whether a study has other settings than its trials, none of which has reported: they are replaced."""
+    record = ledger.study(study.name)
+    if record is None or ledger.last_report(study.name) or not ledger.trials(study.name):
+        return False
+    before = parse_study(record.file_text, "ledger", known_good=True)
+    return any(getattr(before, name) != getattr(study, name) for name in ("seed", "replicates", "tune")) or (
+        before.fingerprint() != study.fingerprint()
+    )
 
 
 def _effort(study: Study) -> tuple[int, str | None] | None:

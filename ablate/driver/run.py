@@ -23,7 +23,17 @@ from ablate.base.errors import (
     RequestError,
     StudyFailedError,
 )
-from ablate.base.files import SEED_FOLDER, Place, copy_into, disk_path, refuse_links, require_writable
+from ablate.base.files import (
+    SEED_FOLDER,
+    STUDY_FOLDERS,
+    Place,
+    below,
+    copy_into,
+    disk_path,
+    refuse_links,
+    remove_folder,
+    require_writable,
+)
 from ablate.base.garbage import collect_as_usual
 from ablate.base.redaction import error_text, redact_url
 from ablate.core.config import DatasetFacts
@@ -53,6 +63,7 @@ from ablate.ledger import EventRecord, Ledger, StudyWriter
 from ablate.results.trials.tables import write_study_file
 from ablate.studies import code as own
 from ablate.studies import homes as places
+from ablate.studies.model_export import write_kept
 from ablate.studies.report import write_results
 from ablate.studies.stored import KNOWN_SIZES, knowing, known_sizes, results_of, select_networks, with_files
 from ablate.study import Study, parse_study, read_study
@@ -117,8 +128,11 @@ def _search(study: Study, text: str, options: RunOptions, console: Console, tell
         if options.executor == "ray":
             end_processes()  # what has looked at the code; workers start their own
         import_ahead(study, options)
-        held, say = partial(_held, ledger, study, text, options), partial(_say, console)
-        with resumption.acquire_when_free(held, say) as writer:
+        afresh, say = resumption.begins_afresh(ledger, study), partial(_say, console)
+        with resumption.acquire_when_free(partial(_held, ledger, study, text, options, afresh), say) as writer:
+            if afresh:
+                say("No trial of this study has reported: it begins again with the settings of now.")
+                remove_folder(below(options.checkpoint_root(study.name), STUDY_FOLDERS[0]))
             found = resumption.find(ledger, study)  # before this driver commits anything
             if not options.code_changed:
                 refuse_other_packages(ledger.events(study.name))
@@ -189,8 +203,7 @@ def _refuse_other(study: Study, text: str, options: RunOptions) -> list[EventRec
     with suppress(NoLedgerError), Ledger.open(options.storage_url(study.name), create=False) as ledger:
         resumption.refuse_other_study(ledger, study, text, extend=options.extend)
         events = ledger.events(study.name)
-        begun = any(trial.epochs_done for trial in ledger.trials(study.name))  # other trials have nothing to compare
-        if begun and not options.code_changed and "code" not in opening(ledger, study):
+        if ledger.last_report(study.name) and not options.code_changed and "code" not in opening(ledger, study):
             own.refuse_other_code(study, events)
         return events
     return []
@@ -315,7 +328,7 @@ def _place(options: RunOptions, study: Study, ledger: Ledger) -> RunOptions:
 
 
 def _held(
-    ledger: Ledger, study: Study, text: str, options: RunOptions, unrenewed: tuple[object, ...] | None
+    ledger: Ledger, study: Study, text: str, options: RunOptions, afresh: bool, unrenewed: tuple[object, ...] | None
 ) -> StudyWriter:
     store, tracking = places.noted(options)
     return ledger.acquire(
@@ -328,6 +341,7 @@ def _held(
         unrenewed=unrenewed,
         store=store,
         tracking=tracking,
+        afresh=afresh,
     )
 
 
@@ -349,12 +363,14 @@ def _say(console: Console, text: str) -> None:
 
 def _publish(tracker: Tracker, ledger: Ledger, study: Study, home: Path, options: RunOptions) -> None:
     """Pass the study's final networks, its report and its tables to the tracker."""
-    tracker.log_models(select_networks(study, ledger.snapshot(study.name)), data_dir=options.data_dir)
+    snapshot, root = ledger.snapshot(study.name), options.checkpoint_root(study.name)
+    write = partial(write_kept, snapshot=snapshot, checkpoints=root)
+    tracker.log_models(select_networks(study, snapshot), data_dir=options.data_dir, write=write)
     written = [home / "report", home / "trials.parquet", home / "reports.parquet", home / "study.yaml"]
     tracker.log_artifacts(written)
     if options.store:
         try:
-            copy_into(options.checkpoint_root(study.name), written)
+            copy_into(root, written)
         except OSError as error:
             raise CheckpointDownError(
                 f"--store {redact_url(options.store)}: the report cannot be written there:"

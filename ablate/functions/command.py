@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from ablate.base.errors import RequestError, TrialError, did_you_mean
-from ablate.base.files import Place
+from ablate.base.files import SEED_FOLDER, Place, copy_into, disk_path
 from ablate.core.code_version import CodeVersion
 from ablate.core.config import DatasetFacts, TaskConfig, TrainableSettings
 from ablate.core.objectives import counted_place, means
@@ -135,6 +135,13 @@ class CommandTrainable(OwnTrainable):
                     raise
             else:
                 return
+
+    def write_kept(self, config: TrialConfig, checkpoints: Place, replicate: int, folder: Path) -> None:
+        """Copy the files that the command of one seed has written in {folder}, without links."""
+        disk = disk_path(checkpoints)
+        own = None if disk is None else disk / f"{SEED_FOLDER}{config.seeds[replicate]}"
+        if own is not None and own.is_dir() and not own.is_symlink():
+            copy_into(folder / "files", sorted(own.iterdir()))
 
     def _reports(self, config: TrialConfig, context: TrialContext, *, begin: int, again: bool) -> Iterator[Report]:
         version = CodeFolder.of(config.trainable, context.get("versions"))

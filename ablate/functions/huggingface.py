@@ -3,15 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from transformers import TrainerCallback
+from safetensors.torch import load_file
+from transformers import PreTrainedModel, TrainerCallback
 
 from ablate.base.errors import TrialError
 from ablate.functions.keeping import GlobalRandomness
+from ablate.functions.state import Holder
 
 if TYPE_CHECKING:
     from ablate.functions.run import Run
+
+
+class _Pretrained(Holder):
+    """A model, and its tokenizer or processor, in the files of `save_pretrained`."""
+
+    def __init__(self, now: Any, processing: Any) -> None:
+        super().__init__(now)
+        self._processing = processing
+
+    def save(self, folder: Path) -> None:
+        self.now.save_pretrained(folder)
+        if self._processing is not None:
+            self._processing.save_pretrained(folder)
+
+    def load(self, folder: Path) -> None:
+        tensors = {name: tensor for file in folder.glob("*.safetensors") for name, tensor in load_file(file).items()}
+        self.now.load_state_dict(tensors, strict=False)  # weights that are tied to others are stored once
+        self.now.tie_weights()
 
 
 class Reports(TrainerCallback):  # type: ignore[misc]
@@ -45,7 +66,9 @@ def fit(run: Run, trainer: Any, *, names: Mapping[str, str] | None = None) -> No
     if args.eval_strategy not in ("epoch", "steps") or (args.eval_strategy == "steps" and args.eval_steps < 1):
         raise TrialError("give TrainingArguments eval_strategy='epoch', or 'steps' with a whole number of eval_steps")
     args.output_dir, args.seed, args.restore_callback_states_from_checkpoint = str(run.folder), run.seed, True
-    kept = run.keep(model=trainer.model, checkpoint="", stopped=False)
+    whole = isinstance(trainer.model, PreTrainedModel)
+    model = _Pretrained(trainer.model, trainer.processing_class) if whole else trainer.model
+    kept = run.keep(model=model, checkpoint="", stopped=False)
     if kept.checkpoint and not (run.folder / kept.checkpoint).is_dir():  # the folder did not outlive its machine
         run.start_over()
         kept.checkpoint, kept.stopped = "", False

@@ -71,7 +71,7 @@ def set_state(name: str, thing: Any, state: Any, tensors: Mapping[str, Tensor]) 
         else:
             with tempfile.TemporaryDirectory(prefix="ablate-keep-") as folder:
                 for path, content in decode(state[FILES], tensors).items():
-                    place = _inside(Path(folder), path)
+                    place = place_inside(Path(folder), path)
                     place.parent.mkdir(parents=True, exist_ok=True)
                     place.write_bytes(content)
                 thing.load(Path(folder))
@@ -79,7 +79,7 @@ def set_state(name: str, thing: Any, state: Any, tensors: Mapping[str, Tensor]) 
         raise TrialError(f"run.keep({name}=...): the checkpoint does not fit this object: {error}") from error
 
 
-def _inside(folder: Path, path: str) -> Path:
+def place_inside(folder: Path, path: str) -> Path:
     """Return the place of a file of a checkpoint; raise ValueError for one outside of `folder`."""
     parts = PurePosixPath(path)
     if parts.is_absolute() or ".." in parts.parts or not parts.parts:

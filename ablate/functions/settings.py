@@ -28,6 +28,11 @@ class FunctionSettings(TrainableSettings):
         """Length of a full trial in epochs."""
         return self.epochs
 
+    def handed(self) -> dict[str, Any]:
+        """Return what the function or the command is called with."""
+        config: dict[str, Any] = super().handed()["config"]
+        return config
+
     def scaled(self, scale: float) -> FunctionSettings:
         """Return the settings with fewer epochs, at least one; what `config` means is the function's own."""
         return self.model_copy(update={"epochs": max(round(scale * self.epochs), 1)})

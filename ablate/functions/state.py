@@ -98,8 +98,8 @@ class Value:
         return self._state[self._name]
 
     def stored(self) -> Any:
-        """Return what a checkpoint stores: the value itself, or of a tree with JAX's arrays its leaves."""
-        return {"leaves": _leaves(self.now)} if _has_jax(self.now) else {"value": self.now}
+        """Return what a checkpoint stores: the value itself, or the leaves of a tree with JAX's arrays."""
+        return {"leaves": _leaves(self.now), "names": _names(self.now)} if _has_jax(self.now) else {"value": self.now}
 
     def restore(self, stored: Any) -> None:
         """Set what `stored` returned; lists, dictionaries and arrays are changed in place where they can be.
@@ -174,6 +174,15 @@ def _leaves(tree: Any) -> list[Any]:
         return {"plain": leaf} if isinstance(leaf, PLAIN) else None
 
     return [stored(leaf) for leaf in jax.tree.leaves(tree)]
+
+
+def _names(tree: Any) -> list[list[str]]:
+    """Return the path of each leaf, and the type of its elements, for those who read a checkpoint without the code."""
+    jax: Any = sys.modules["jax"]
+    named = jax.tree_util.tree_flatten_with_path(tree)[0]
+    kinds = [str(getattr(jax.random.key_data(leaf) if _is_key(leaf) else leaf, "dtype", "")) for _, leaf in named]
+    paths = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in named]
+    return [list(pair) for pair in zip(paths, kinds, strict=True)]
 
 
 def _tree(old: Any, leaves: list[Any]) -> Any:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from ablate.base.errors import RequestError
+from ablate.base.errors import CheckpointError, RequestError
 from ablate.base.files import Place
+from ablate.base.redaction import redact_url
 from ablate.core.config import Counted, DatasetFacts, Size, TaskConfig, TrainableSettings
-from ablate.core.trainable import SizeForm
+from ablate.core.trainable import KeptFiles, SizeForm
 from ablate.core.trial import Report, TrialConfig
 from ablate.functions.function import Function, NamesRead
 from ablate.functions.settings import FunctionSettings
@@ -71,8 +72,23 @@ class OwnTrainable:
         """Return 1."""
         return 1
 
-    def serve(self, config: TrialConfig, *, checkpoints: Place, data_dir: Path | None) -> None:
-        """Return None: how the model is called is unknown."""
+    def serve(self, config: TrialConfig, *, checkpoints: Place, data_dir: Path | None, replicate: int = 0) -> KeptFiles:
+        """Return what a seed has kept, as of the report of the trial that counts."""
+        return KeptFiles(write=partial(self.write_kept, config, checkpoints, replicate))
+
+    def write_kept(self, config: TrialConfig, checkpoints: Place, replicate: int, folder: Path) -> None:
+        """Write what a seed of a function has kept into a folder; see `exporting.write_kept`."""
+        from ablate.engine.training import checkpoint
+        from ablate.functions.exporting import write_kept
+
+        newest = checkpoint.newest(checkpoints, config)
+        found = None if newest is None else checkpoint.find_counted(checkpoints, newest)
+        if found is None:
+            raise CheckpointError(f"{config.key}: there is no whole checkpoint in {redact_url(checkpoints)}")
+        seeds = found.state["seeds"]
+        index = min(replicate, len(seeds) - 1)  # all seeds that train together keep one state
+        tensors = {n.removeprefix(f"{index}."): t for n, t in found.tensors.items() if n.startswith(f"{index}.")}
+        write_kept(seeds[index], tensors, folder)
 
 
 class FunctionTrainable(OwnTrainable):

@@ -7,11 +7,19 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
-from sqlalchemy import Connection, RowMapping, insert, select, update
+from sqlalchemy import Connection, RowMapping, delete, insert, select, update
 
 from ablate.base.errors import LedgerHeldError, StudyMismatchError
 from ablate.base.processes import Process, is_gone, this_place
-from ablate.ledger.schema import lease_table, serialise, study_table
+from ablate.ledger.schema import (
+    lease_table,
+    mlflow_parent_table,
+    note_table,
+    report_table,
+    serialise,
+    study_table,
+    trial_table,
+)
 
 LEASE_SECONDS = 60.0
 
@@ -21,7 +29,8 @@ class LeaseRequest:
     """A request for the lease of a study: who asks, with which file and places; `now` is in UTC epoch seconds.
 
     `unrenewed` is the mark (see LedgerHeldError) that the current lease had `lease_seconds` ago; a lease that still has
-    this mark has ended. `store` and `tracking` are stored without credentials; None keeps the stored value.
+    this mark has ended. `store` and `tracking` are stored without credentials; None keeps the stored value. `afresh`
+    asks for the study without the trials that it has, none of which has reported.
     """
 
     study: str
@@ -36,6 +45,7 @@ class LeaseRequest:
     unrenewed: tuple[object, ...] | None
     store: str | None
     tracking: str | None
+    afresh: bool = False
     token: str = field(default_factory=lambda: uuid4().hex)
 
 
@@ -69,7 +79,7 @@ def claim(connection: Connection, wanted: LeaseRequest) -> Lease:
     found = connection.execute(select(study_table).where(study_table.c.name == wanted.study)).mappings().one_or_none()
     if found is None:
         return _create(connection, wanted)
-    if found["seed"] != wanted.seed:
+    if found["seed"] != wanted.seed and not wanted.afresh:
         raise StudyMismatchError(
             f"study {wanted.study!r} was started with seed {found['seed']}, the file says {wanted.seed}"
         )
@@ -82,13 +92,27 @@ def claim(connection: Connection, wanted: LeaseRequest) -> Lease:
         here = row["place"] == wanted.process.place
         lease_seconds = float(row["lease_seconds"])
         raise LedgerHeldError(_held(wanted.study, row), mark=_mark(row), lease_seconds=lease_seconds, here=here)
+    if wanted.afresh:
+        _refuse_reported(connection, found["id"], wanted.study)
+        forget(connection, found["id"])
     term = row["term"] + 1
     connection.execute(update(lease_table).where(where).values(term=term, **_holder(wanted)))
-    asked = {"file": wanted.file_text, "fingerprint": wanted.fingerprint, **_places(wanted)}
+    asked = {"file": wanted.file_text, "fingerprint": wanted.fingerprint, "seed": wanted.seed, **_places(wanted)}
     changed = {name: value for name, value in asked.items() if found[name] != value}
     if changed:
         connection.execute(update(study_table).where(study_table.c.id == found["id"]).values(**changed))
     return _grant(row, term)
+
+
+def forget(connection: Connection, study_id: int) -> None:
+    """Delete the trials, reports, events and MLflow runs of a study."""
+    for table in (report_table, trial_table, note_table, mlflow_parent_table):
+        connection.execute(delete(table).where(table.c.study_id == study_id))
+
+
+def _refuse_reported(connection: Connection, study_id: int, name: str) -> None:
+    if connection.execute(select(report_table.c.id).where(report_table.c.study_id == study_id).limit(1)).first():
+        raise StudyMismatchError(f"study {name!r} has reported meanwhile: type the same command again")
 
 
 def _create(connection: Connection, wanted: LeaseRequest) -> Lease:

@@ -110,6 +110,7 @@ class Ledger:
         unrenewed: tuple[object, ...] | None = None,
         store: str | None = None,
         tracking: str | None = None,
+        afresh: bool = False,
     ) -> StudyWriter:
         """Create the study or raise its term by one, and return the writer that holds its lease.
 
@@ -117,6 +118,7 @@ class Ledger:
         has ended if it was released, if its process is gone from this machine, or if it still has the mark `unrenewed`
         that its LedgerHeldError gave `lease_seconds` ago. Raises StudyMismatchError if the study was started with
         another seed. File and fingerprint are replaced; so are `store` and `tracking` (without credentials) if given.
+        With `afresh` the study's trials are deleted, and StudyMismatchError is raised if one of them has reported.
         """
         wanted = LeaseRequest(
             study=study,
@@ -131,6 +133,7 @@ class Ledger:
             unrenewed=unrenewed,
             store=store,
             tracking=tracking,
+            afresh=afresh,
         )
         lease = self._database.write(lambda connection: claim(connection, wanted))
         return StudyWriter(self._database, wanted, lease, clock=self._clock, monotonic=self._monotonic)

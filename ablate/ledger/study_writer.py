@@ -143,6 +143,12 @@ class StudyWriter:
                 self._database.write(lambda connection: self._extend(connection, None), retry=False)
                 self._database.checkpoint()
 
+    def delete_study(self) -> None:
+        """Delete the study with all that belongs to it; this was the last write."""
+        with self._lock:
+            self._write(writes.delete_study)
+            self._lost = self._stale()
+
     def renew(self) -> None:
         """Renew the lease; raise StaleDriverError if another driver holds it."""
         with self._lock:

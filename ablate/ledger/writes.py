@@ -13,8 +13,9 @@ from ablate.base.errors import LedgerError
 from ablate.base.plain_text import storable
 from ablate.core.objectives import SIZE_METRICS
 from ablate.core.trial import Decision, Report, TrialKey, TrialState
+from ablate.ledger.lease import forget
 from ablate.ledger.records import NewTrial, metrics_to_text, to_text
-from ablate.ledger.schema import lease_table, mlflow_parent_table, note_table, report_table, trial_table
+from ablate.ledger.schema import lease_table, mlflow_parent_table, note_table, report_table, study_table, trial_table
 
 # Built once: SQLAlchemy then finds the compiled statement by identity.
 _FENCE = (
@@ -67,6 +68,13 @@ def standing(connection: Connection, study_id: int) -> tuple[int, int]:
     """Return the study's term and revision, after waiting for any transaction in flight on them."""
     row = connection.execute(_STANDING.with_for_update(), {"study": study_id}).one()
     return row.term, row.revision
+
+
+def delete_study(scope: Scope) -> None:
+    """Delete a study with all that belongs to it; its driver cannot write any more."""
+    forget(scope.connection, scope.study_id)
+    scope.connection.execute(delete(lease_table).where(lease_table.c.study_id == scope.study_id))
+    scope.connection.execute(delete(study_table).where(study_table.c.id == scope.study_id))
 
 
 def add_trials(scope: Scope, records: Sequence[NewTrial]) -> None:

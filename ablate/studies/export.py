@@ -28,7 +28,7 @@ def export_study(name: str, locations: Locations, *, form: Form, to: Path | None
     """
     found = read_study(name, locations)
     if to is not None and to.parts[:1] == ("sqlite:",):
-        raise RequestError(f"--to {to}: write the path of a file, such as {name}.db, and no URL")
+        raise RequestError(f"{to}: write the path of a file, such as {name}.db, and no URL")
     place = to if to is not None else locations.make_home(name) / (OPTUNA_FILE if form == "optuna" else TABLES)
     place = place.absolute()
     make_folder(place.parent if form == "optuna" else place)
@@ -66,6 +66,6 @@ def _refuse_foreign(file: Path, study: str) -> None:
         is_own = False
     if not is_own:
         raise RequestError(
-            f"{file}: there is a file that is no table of study {study!r}, and it is kept. Choose another folder with"
-            " --to, or move it away."
+            f"{file}: there is a file that is no table of study {study!r}, and it is kept. Name another folder, or"
+            " move it away."
         )

@@ -75,6 +75,13 @@ def mark(place: Place, ledger: Ledger) -> None:
         raise CheckpointDownError(f"{redact_url(place)}: cannot be written ({error_text(error, place)})") from error
 
 
+def is_of_ledger(place: Place, ledger: Ledger) -> bool:
+    """Return whether a folder of a study says that it belongs to `ledger`, or holds it."""
+    inside = isinstance(place, Path) and sqlite_file(ledger.url) == place.absolute() / "ledger.sqlite"
+    owner = _read(place)
+    return inside or (owner is not None and owner.ledger_id == ledger.id)
+
+
 def _refuse_bare_home(home: Path, study: str, ledger: Ledger, locations: Locations) -> None:
     """Raise RequestError if trials in training have their checkpoints in another home, unless `relocate` is set."""
     record = ledger.study(study)

@@ -1,17 +1,18 @@
-"""Picks the network of a study that keeps given bounds, and writes the study file that trains it again."""
+"""Picks the best network of a study that keeps given bounds, and writes its settings, or a study that trains it."""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from ablate.base.errors import RequestError, did_you_mean
 from ablate.base.files import DiskFolder
 from ablate.base.plain_text import finite
-from ablate.core.objectives import COST_METRICS, on_validation
+from ablate.core.objectives import COST_METRICS, is_maximized, on_validation, signed
 from ablate.core.trial import TrialConfig
 from ablate.results.front.picked import choice_lines, choice_tags
 from ablate.results.front.picking import Bound, Choice, NoChoice, choose
@@ -19,7 +20,7 @@ from ablate.results.trials.tables import REPORT_COLUMNS
 from ablate.studies.homes import continue_from
 from ablate.studies.locations import Locations
 from ablate.studies.stored import Stored
-from ablate.study import parse_study
+from ablate.study import Study, parse_study
 from ablate.study.yaml_text import read_yaml, write_yaml
 from ablate.tracking import default_uri, model_registry
 
@@ -34,12 +35,60 @@ class Pick:
     config: TrialConfig | None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Best:
+    """The best trial of a study, as `ablate pick` picks it: its settings, and the means of its metrics over `n` seeds.
+
+    Calling it with the label of a data set returns the best trial there.
+    """
+
+    dataset: str
+    trial: int
+    stage: str
+    n: int
+    metrics: Mapping[str, float]
+    settings: Mapping[str, Any]
+    found: Stored = field(repr=False, compare=False)
+
+    def __call__(self, dataset: str | None = None) -> Best:
+        """Return the best trial of one data set."""
+        return best_of(self.found, dataset)
+
+
+def best_of(found: Stored, dataset: str | None = None) -> Best:
+    """Return the best trial of a study on the first objective, of `dataset` or of all; raise RequestError if none."""
+    objective = found.study.objectives[0]
+    picks = [each for each in pick(found, (), dataset) if isinstance(each.choice, Choice)]
+    if not picks:
+        raise RequestError(f"study {found.study.name!r} has no best trial yet: none is complete and keeps its bounds")
+    made = []
+    for each in picks:
+        assert isinstance(each.choice, Choice)
+        assert each.config is not None
+        row = each.choice.row
+        made.append(
+            Best(
+                dataset=each.choice.dataset,
+                trial=row["trial"],
+                stage=each.choice.stage,
+                n=row["replicates"],
+                metrics={name: interval.mean for name, interval in each.choice.metrics.items()},
+                settings=each.config.settings.handed(),
+                found=found,
+            )
+        )
+    return min(made, key=lambda best: signed(objective, next(iter(best.metrics.values()))))
+
+
 def read_bounds(least: Sequence[str], most: Sequence[str]) -> list[Bound]:
-    """Return the bounds of `--min` and `--max`, each NAME=NUMBER; raise RequestError for a wrong one or none."""
-    found = [_bound("--min", ">=", text) for text in least] + [_bound("--max", "<=", text) for text in most]
-    if not found:
-        raise RequestError("say what the network must keep: --min val_accuracy=0.97 or --max params=20000")
-    return found
+    """Return the bounds of `--min` and `--max`, each NAME=NUMBER; raise RequestError for a wrong one."""
+    return [_bound("--min", ">=", text) for text in least] + [_bound("--max", "<=", text) for text in most]
+
+
+def choice_text(study: Study) -> str:
+    """Return what to type to pick one network of a front, or an empty text where one objective picks it."""
+    words = [f"--{'min' if is_maximized(o) else 'max'} {o.metric}=NUMBER" for o in study.objectives]
+    return f"say what the network must keep: {' or '.join(words)}" if len(words) > 1 else ""
 
 
 def pick(found: Stored, asked: Sequence[Bound], dataset: str | None) -> list[Pick]:
@@ -88,15 +137,24 @@ def study_text(found: Stored, config: TrialConfig) -> str:
     return text
 
 
-def write_study(found: Stored, config: TrialConfig, file: Path) -> Path:
-    """Write `study_text` to `file`; raise RequestError if there is a file already, or if it cannot be written."""
+def settings_text(config: TrialConfig, suffix: str) -> str:
+    """Return the settings alone as JSON or YAML, by the suffix of a file; raise RequestError for another one."""
+    settings = config.settings.handed()
+    if suffix == ".json":
+        return json.dumps(settings, indent=1, ensure_ascii=False) + "\n"
+    if suffix in (".yaml", ".yml"):
+        return write_yaml(settings)
+    raise RequestError("--write: a file of settings ends with .json or .yaml")
+
+
+def write_new(file: Path, text: str) -> None:
+    """Write a file; raise RequestError if there is one already, or if it cannot be written."""
     if file.exists() or file.is_symlink():
         raise RequestError(f"{file} exists and is kept; choose another name, or move it away")
     try:
-        DiskFolder(file.absolute().parent).write(file.name, study_text(found, config).encode())
+        DiskFolder(file.absolute().parent).write(file.name, text.encode())
     except OSError as error:
         raise RequestError(f"{file}: cannot be written: {error.strerror}") from error
-    return file
 
 
 def register(found: Stored, picked: Pick, name: str, locations: Locations) -> str:

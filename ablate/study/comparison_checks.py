@@ -7,7 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from ablate.base.errors import Fault, did_you_mean
 from ablate.core.config import leaves
-from ablate.core.objectives import COST_METRICS, is_higher_better, is_share, on_test, on_validation
+from ablate.core.objectives import (
+    COST_METRICS,
+    is_higher_better,
+    is_share,
+    on_test,
+    on_validation,
+    unknown_direction,
+)
 from ablate.study.comparison_sections import Compare, Tune
 from ablate.study.design import PLACEBO
 from ablate.study.design import faults as design_faults
@@ -194,8 +201,7 @@ def _margin_faults(study: Study, compare: Compare) -> Iterator[Fault]:
                 yield Fault(path=f"{path}.{metric}", value=value, rule=rule)
     for metric in compare.margin:
         if metric in seeded and is_higher_better(metric, study.objectives) is None:
-            named = f"declare {on_validation(metric)} in `objectives`, or let the name end with accuracy or loss"
-            rule = f"whether higher values are better is not known: {named}"
+            rule = f"{unknown_direction(metric)}: declare {on_validation(metric)} in `objectives`"
             yield Fault(path=f"compare.margin.{metric}", value=None, rule=rule)
 
 

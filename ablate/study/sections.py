@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, cast
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    create_model,
+    model_validator,
+)
 
 from ablate.base.plain_text import metric_name_fault
 from ablate.core.config import FROZEN, LARGEST, NUMBER, Positive, Seeds, TrainableSettings
-from ablate.core.objectives import COST_METRICS, cost_name_fault, on_validation
+from ablate.core.objectives import (
+    COST_METRICS,
+    cost_name_fault,
+    is_higher_better,
+    on_validation,
+    unknown_direction,
+)
 from ablate.core.registry import COMMAND_PREFIX
 from ablate.study.patterns import compile_pattern, named_pattern
 from ablate.study.ranges import section_fields, settings
@@ -50,6 +65,17 @@ def _metric(value: str) -> str:
 def _declared_metric(value: str) -> str:
     """Accept a cost of a user's `size(config)` too; `checks` refuses it for what has no such function."""
     return _metric(value) if is_named(value) or cost_name_fault(value) else value
+
+
+def _direction(value: Any, found: ValidationInfo) -> Any:
+    """Fill in a direction that the file leaves to the metric's name."""
+    if value is not None:
+        return value
+    metric = found.data.get("metric", "val_loss")  # a wrong one is a fault of its own
+    higher = is_higher_better(metric, ())
+    if higher is None:
+        raise ValueError(f"{unknown_direction(metric)}: write `direction: maximize` or `direction: minimize`")
+    return "maximize" if higher else "minimize"
 
 
 def _compared_metric(value: str) -> str:
@@ -212,14 +238,22 @@ class Objective(Section):
 
     metric: DeclaredMetric
     """`val_accuracy`, `val_loss`, `params`, `params_body`, `flops`, `wall_seconds`, or one of your task or `size`."""
-    direction: Literal["maximize", "minimize"]
-    """Whether higher or lower values are better."""
+    direction: Annotated[Literal["maximize", "minimize"], BeforeValidator(_direction)] = Field(
+        default_factory=lambda: None, validate_default=True
+    )
+    """Whether higher or lower values are better. Default: as a word of the name says (`auc`, `loss`)."""
     reference: float | None = None
     """Reference point of the hypervolume on this axis. Default: the report chooses one and states it."""
     log: bool = False
     """Use the log10 of the metric."""
     read: Literal["best", "last"] = "last"
     """Which report of a trial counts: its last one, or the one with the best value. All its metrics are then of it."""
+
+    @model_validator(mode="after")
+    def _said(self) -> Self:
+        """Count the direction as given: by the name it is the same study."""
+        self.model_fields_set.add("direction")
+        return self
 
 
 class SamplerConfig(Section):

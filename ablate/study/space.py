@@ -18,6 +18,7 @@ from ablate.core.config import FROZEN
 
 Scalar = str | int | float | bool | None
 COUNTED = 1_000_000  # a space with more conditional combinations than this counts as infinite
+DIGITS = 4  # decimal digits of a range's width that a suggestion keeps
 EXACT = 2**53  # a sampler keeps whole numbers up to this one exactly
 When = Annotated[
     dict[str, Annotated[tuple[Scalar, ...], BeforeValidator(lambda v: v if isinstance(v, list | tuple) else (v,))]],
@@ -143,6 +144,17 @@ class FloatRange(Range):
     def at(self, index: int) -> float:
         """Return a value of a range with steps, as a decimal: three steps of 0.1 from 0 are 0.3."""
         return _at(self.bounds[0], self.step or 0.0, index)
+
+    def rounded(self, value: float) -> float:
+        """Return the nearest short decimal within the bounds; a grid of them divides the range 10,000 to 100,000 times.
+
+        On a log scale the grid is relative to the value. A range with steps has its own.
+        """
+        low, high = self.bounds
+        if low < high and self.step is None:
+            width = value * min(math.log(high / low), 1.0) if self.log else high - low
+            value = round(value, DIGITS - Decimal(width).adjusted())
+        return min(max(value, low), high)
 
     def place(self, value: float) -> int:
         """Return how many steps `value` is above the lowest, rounded; the inverse of `at`."""

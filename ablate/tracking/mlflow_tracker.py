@@ -10,6 +10,7 @@ from pathlib import Path
 from ablate.base.errors import CheckpointDownError, CheckpointError, RequestError
 from ablate.base.files import Place, open_folder
 from ablate.base.redaction import error_text, redact_url
+from ablate.base.scratch import scratch_folder
 from ablate.core.trial import OUTPUT, TrialConfig, checkpoint_folder
 from ablate.ledger import Ledger, StudyWriter
 from ablate.study import Study
@@ -19,6 +20,7 @@ from ablate.tracking.patient import PatientTracker
 from ablate.tracking.projector import Projector
 from ablate.tracking.sqlite_store import require_mlflow
 from ablate.tracking.store import RefusedError, Store, open_store
+from ablate.tracking.tracker import WriteFiles
 from ablate.tracking.view import experiment_tags
 
 log = logging.getLogger(__name__)
@@ -47,15 +49,20 @@ class MlflowTracker(PatientTracker):
         self._store: Store | None = None
         self._projector: Projector | None = None
         self._artifacts: dict[str, Path] = {}
-        self._models: dict[str, tuple[TrialConfig, Path | None]] = {}
+        self._models: dict[str, tuple[TrialConfig, Path | None, WriteFiles | None]] = {}
         self._asked: set[str] = set()
         self._unlogged: dict[str, str] = {}
         self._elsewhere = ""  # where the server keeps artifacts, if this machine cannot write there
 
-    def log_models(self, configs: Sequence[TrialConfig], *, data_dir: Path | None = None) -> None:
-        """Log the first replicate of each trained configuration as a pyfunc model `runs:/RUN/model`."""
+    def log_models(
+        self, configs: Sequence[TrialConfig], *, data_dir: Path | None = None, write: WriteFiles | None = None
+    ) -> None:
+        """Log the first replicate of each trained configuration as a pyfunc model `runs:/RUN/model`.
+
+        What a user's code has kept becomes the artifacts `model/` of the run.
+        """
         with self._lock:
-            wanted = {str(config.key): (config, data_dir) for config in configs}
+            wanted = {str(config.key): (config, data_dir, write) for config in configs}
             self._asked |= wanted.keys()
             self._models |= wanted
             self._attempt_when_due()
@@ -121,16 +128,21 @@ class MlflowTracker(PatientTracker):
     def _send_models(self, store: Store, projector: Projector) -> None:
         if not self._models:
             return
-        from ablate.tracking.publish import publish
+        from ablate.tracking.publish import MODEL, publish
 
-        for key, (config, data_dir) in list(self._models.items()):
+        for key, (config, data_dir, write) in list(self._models.items()):
             run_id = projector.run_id(config.key)
             self._unlogged.pop(key, None)
             if run_id is None:
                 self._unlogged[key] = "its run was deleted or was never created"
             else:
                 try:
-                    publish(store, run_id, config, checkpoints=self._checkpoints, data_dir=data_dir)
+                    model = publish(store, run_id, config, checkpoints=self._checkpoints, data_dir=data_dir)
+                    if model is None and write is not None:
+                        with scratch_folder("model") as scratch:
+                            (scratch / MODEL).mkdir()
+                            write(config, scratch / MODEL)
+                            store.attach(run_id, scratch / MODEL)
                 except CheckpointDownError:
                     raise
                 except (CheckpointError, RequestError) as error:  # trying again would not fix it

@@ -14,6 +14,7 @@ from ablate.base.redaction import redact_text
 from ablate.core.trial import TrialConfig
 from ablate.ledger import Ledger, StudyWriter
 from ablate.study import Study
+from ablate.tracking.tracker import WriteFiles
 
 log = logging.getLogger(__name__)
 FIRST_DELAY_SECONDS = 1.0
@@ -71,7 +72,9 @@ class PatientTracker:
         with self._lock:
             self._attempt_when_due()
 
-    def log_models(self, configs: Sequence[TrialConfig], *, data_dir: Path | None = None) -> None:
+    def log_models(
+        self, configs: Sequence[TrialConfig], *, data_dir: Path | None = None, write: WriteFiles | None = None
+    ) -> None:
         """Do nothing: the system holds no networks."""
 
     def log_artifacts(self, paths: Sequence[Path]) -> None:

@@ -15,7 +15,7 @@ import ablate
 from ablate.base.code_files import copy_code
 from ablate.base.files import Place
 from ablate.base.scratch import scratch_folder
-from ablate.core.trainable import ServedNetwork, load_trainable
+from ablate.core.trainable import KeptFiles, ServedNetwork, load_trainable
 from ablate.core.trial import TrialConfig, checkpoint_folder
 from ablate.tracking import contents
 from ablate.tracking.store import Store
@@ -49,7 +49,7 @@ def publish(store: Store, run_id: str, config: TrialConfig, *, checkpoints: Plac
         return known
     own = checkpoint_folder(checkpoints, config.key)
     network = load_trainable(config.trainable).serve(config, checkpoints=own, data_dir=data_dir)
-    if network is None:
+    if isinstance(network, KeptFiles):
         return None
     model_id, place = store.new_model(run_id, name=MODEL, parameters=contents.trial_parameters(config))
     with scratch_folder("model") as scratch:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from ablate.core.trial import TrialConfig
 
 SYNC_SECONDS = 3.0
+WriteFiles = Callable[[TrialConfig, Path], None]  # writes what a trial has kept into a folder
 
 
 class Tracker(Protocol):
@@ -23,8 +24,13 @@ class Tracker(Protocol):
     def sync(self) -> None:
         """Update the other system to the current state of the ledger; cheap if nothing changed."""
 
-    def log_models(self, configs: Sequence[TrialConfig], *, data_dir: Path | None = None) -> None:
-        """Publish the trained networks of `configs`, from their checkpoints, so that other tools can load them."""
+    def log_models(
+        self, configs: Sequence[TrialConfig], *, data_dir: Path | None = None, write: WriteFiles | None = None
+    ) -> None:
+        """Publish the trained networks of `configs`, from their checkpoints, so that other tools can load them.
+
+        `write` fills a folder with what a trial has kept whose network only a user's code can call.
+        """
 
     def log_artifacts(self, paths: Sequence[Path]) -> None:
         """Attach files and folders (report, tables) to the study; a repeated path replaces the earlier one."""
@@ -46,9 +52,11 @@ class Several:
         for tracker in self.trackers:
             tracker.sync()
 
-    def log_models(self, configs: Sequence[TrialConfig], *, data_dir: Path | None = None) -> None:
+    def log_models(
+        self, configs: Sequence[TrialConfig], *, data_dir: Path | None = None, write: WriteFiles | None = None
+    ) -> None:
         for tracker in self.trackers:
-            tracker.log_models(configs, data_dir=data_dir)
+            tracker.log_models(configs, data_dir=data_dir, write=write)
 
     def log_artifacts(self, paths: Sequence[Path]) -> None:
         for tracker in self.trackers:

@@ -61,7 +61,7 @@ if __name__ == "__main__":
         tracker="none",
     )
     print("front", sorted(study.front()["params"].to_list()))
-    print("best", study.best()["config.width"])
+    print("best", study.best.settings["width"])
     print("states", sorted(set(study.trials()["state"])))
     print("reports", study.reports().height)
     print("page", study.report())

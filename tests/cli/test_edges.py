@@ -126,6 +126,6 @@ def test_a_pipe_in_a_study_s_folder_is_not_waited_for(capfd: Any) -> None:
     assert code == 2
     assert "there is a file that is no table of study 'edges'" in " ".join(err.split())
     os.mkfifo("optuna.db")
-    code, _, err = run(capfd, "export", "optuna", "edges", "--to", "optuna.db")
+    code, _, err = run(capfd, "export", "optuna", "edges", "optuna.db")
     assert code == 2
     assert "there is a file that is no export of study 'edges'" in " ".join(err.split())

@@ -85,7 +85,7 @@ def test_what_becomes_part_of_the_study_is_passed_on_its_own(asked: Asked, monke
 
 def test_a_wrapped_command_has_its_five_options(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     own = {option: TYPED[option] for option in ("--runs-dir", "--gpus", "--gpus-per-trial", "--executor", "--tracker")}
-    typed(monkeypatch, "wrap", "echo {lr}", "lr=1:2", "--metric", "val_x={number}", *words_of(own))
+    typed(monkeypatch, "wrap", "echo {lr}", "lr=1:2", "--metric", "val_acc={number}", *words_of(own))
     assert asked[0][1] == RunOptions(**dict(own.values()))
 
 

@@ -73,7 +73,7 @@ def test_any_name_of_a_runs_folder_is_that_folder(folder: Path, capfd: pytest.Ca
     ):
         code, _, err = run(capfd, *words, *there)
         assert code == 0, (words, err)
-    code, _, err = run(capfd, "export", "optuna", "placed", "--to", f"{name}/optuna.db", *there)
+    code, _, err = run(capfd, "export", "optuna", "placed", f"{name}/optuna.db", *there)
     assert code == 0, err
     assert {each.name for each in folder.iterdir()} - {"__pycache__"} == {name, "placed_code.py", "study.yaml"}
     assert {each.name for each in (folder / name).iterdir()} == {"placed", "optuna.db"}

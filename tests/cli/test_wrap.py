@@ -33,7 +33,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.services
 def test_several_metrics_a_confirmation_and_the_test_split(folder: Path, capfd: Any) -> None:
-    words = ["wrap", COMMAND, "lr=1,2,3", "a=true", "--name", "w", "--epochs", "2", "--trials", "3", "--minimize"]
+    words = ["wrap", COMMAND, "lr=1,2,3", "a=true", "--name", "w", "--epochs", "2", "--trials", "3"]
     words += ["--metric", "val_loss=Average loss: {number}", "--metric", "val_acc=accuracy: {number}%"]
     words += ["--test-metric", "test_loss=test loss: {number}", "--confirm", "2", "--epoch", "Epoch {number}"]
     code, _, err = run(capfd, *words, *LOCAL)
@@ -57,8 +57,24 @@ def test_parts_are_compared(folder: Path, capfd: Any) -> None:
 
 
 def test_a_single_metric_that_is_printed_as_it_is_called_stays_as_it_was_typed() -> None:
-    text = study_text("ls {x}", ["x=1:2"], name="n", metrics=["val_x={number}"])
-    assert yaml.safe_load(text)["trainable"] == {"command": "ls {x}", "metric": "val_x={number}"}
+    text = study_text("ls {x}", ["x=1:2"], name="n", metrics=["val_acc={number}"])
+    assert yaml.safe_load(text)["trainable"] == {"command": "ls {x}", "metric": "val_acc={number}"}
+
+
+@pytest.mark.parametrize(
+    ("metric", "asked", "direction"),
+    [
+        ("val_f1", None, "maximize"),
+        ("val_loss", None, "minimize"),
+        ("val_loss", True, "maximize"),
+        ("val_x", False, "minimize"),
+    ],
+)
+def test_the_name_of_the_metric_says_the_direction_unless_it_was_typed(
+    metric: str, asked: bool | None, direction: str
+) -> None:
+    text = study_text("ls {x}", ["x=1:2"], name="n", metrics=[f"{metric}={{number}}"], maximize=asked)
+    assert yaml.safe_load(text)["objectives"] == [{"metric": metric, "direction": direction}]
 
 
 WRONG = {
@@ -69,15 +85,17 @@ WRONG = {
         "'test_acc=test/acc={number}'",
     ),
     "no name": (["--metric", "({number})"], "begin with the name of the metric, as in 'val_acc={number}'"),
-    "no group": (["--metric", "val_x=loss"], "has 0 groups"),
-    "test": (["--metric", "val_x={number}", "--test-metric", "val_y={number}"], "a name begins with test_…"),
-    "confirm": (["--metric", "val_x={number}", "--confirm", "2"], "--confirm reads a metric of the test split"),
-    "twice": (["--metric", "val_x={number}", "lr=3"], "lr is given twice: leave one of them out"),
-    "metric twice": (["--metric", "val_x=a {number}", "--metric", "val_x=b {number}"], "val_x is given twice"),
-    "part twice": (["--metric", "val_x={number}", "--parts", "a", "--parts", "a=false"], "a is given twice"),
-    "study": (["--metric", "val_x={number}", "--name", "a b"], "ablate wrap: study = 'a b': a name has"),
-    "parts": (["--metric", "val_x={number}", "--parts", "a b"], "--parts 'a b': write NAME of a switch"),
-    "metric": (["--metric", "val_\a={number}"], "ablate wrap: objectives.0.metric = 'val_\\x07'"),
+    "no group": (["--metric", "val_acc=loss"], "has 0 groups"),
+    "test": (["--metric", "val_acc={number}", "--test-metric", "val_y={number}"], "a name begins with test_…"),
+    "confirm": (["--metric", "val_acc={number}", "--confirm", "2"], "--confirm reads a metric of the test split"),
+    "twice": (["--metric", "val_acc={number}", "lr=3"], "lr is given twice: leave one of them out"),
+    "metric twice": (["--metric", "val_acc=a {number}", "--metric", "val_acc=b {number}"], "val_acc is given twice"),
+    "part twice": (["--metric", "val_acc={number}", "--parts", "a", "--parts", "a=false"], "a is given twice"),
+    "study": (["--metric", "val_acc={number}", "--name", "a b"], "ablate wrap: study = 'a b': a name has"),
+    "parts": (["--metric", "val_acc={number}", "--parts", "a b"], "--parts 'a b': write NAME of a switch"),
+    "metric": (["--metric", "val_\a={number}", "--maximize"], "ablate wrap: objectives.0.metric = 'val_\\x07'"),
+    "direction": (["--metric", "val_x={number}"], "of val_x are better is not known, and its name does not say it"),
+    "two directions": (["--metric", "val_loss_acc={number}"], "type --maximize or --minimize"),
 }
 
 

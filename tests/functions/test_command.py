@@ -266,7 +266,7 @@ def test_words_that_cannot_be_split_and_numbers_with_a_form(folder: Path) -> Non
 
 
 def test_wrap_searches_a_command_and_continues_it(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    words = ["wrap", COMMAND, "x=1:4", "--metric", METRICS["val_loss"], "--minimize", "--epochs", "2"]
+    words = ["wrap", COMMAND, "x=1:4", "--metric", METRICS["val_loss"], "--epochs", "2"]
     words += ["--trials", "3", "--name", "w", "--executor", "local", "--tracker", "none"]
     for _ in range(2):
         code, _, err = run(capfd, *words)

@@ -146,7 +146,7 @@ def check_times(trial: FrozenTrial, record: Any) -> None:
 
 def test_importance_runs_on_a_study_of_one_objective(tmp_path: Path, capfd: Any) -> None:
     driver = filled(tmp_path, ONE)
-    study = loaded(exported(capfd, driver, "--to", str(tmp_path / "one.db")).resolve())
+    study = loaded(exported(capfd, driver, str(tmp_path / "one.db")).resolve())
     found = optuna.importance.get_param_importances(study)
     assert sum(found.values()) == pytest.approx(1)
     assert "training.learning_rate" in found
@@ -173,7 +173,7 @@ def test_exporting_again_shows_the_present_and_replaces_only_its_own_file(tmp_pa
     (tmp_path / "text").write_text("kept")
     for kept in (foreign, file, tmp_path / "text", tmp_path):
         content = kept.read_bytes() if kept.is_file() else b""
-        code, _, err = run(capfd, "export", "optuna", "looked", "--runs-dir", str(driver.runs), "--to", str(kept))
+        code, _, err = run(capfd, "export", "optuna", "looked", str(kept), "--runs-dir", str(driver.runs))
         assert code == 2
         assert "no export of study 'looked'" in " ".join(err.split())
         assert (kept.read_bytes() if kept.is_file() else b"") == content
@@ -210,7 +210,7 @@ def test_tables_are_read_back_exactly(form: str, tmp_path: Path, capfd: Any) -> 
     awkward = (0.1 + 0.2, 5e-324, 1 / 3, -1.7976931348623157e308, 2**-1074 * 3, math.pi)
     report = report_at(config, 1, **{f"val_x{n}": value for n, value in enumerate(awkward)})
     driver.search.report(config.key, report)
-    command = ["export", form, "looked", "--runs-dir", str(driver.runs), "--to", str(tmp_path / "out")]
+    command = ["export", form, "looked", str(tmp_path / "out"), "--runs-dir", str(driver.runs)]
     code, out, err = run(capfd, *command)
     assert code == 0, err
     files = [tmp_path / "out" / f"{name}.{form}" for name in ("trials", "reports")]
@@ -237,7 +237,7 @@ def test_tables_are_read_back_exactly(form: str, tmp_path: Path, capfd: Any) -> 
 def test_an_export_to_a_url_is_refused(place: str, tmp_path: Path, capfd: Any, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     driver = filled(tmp_path)
-    code, _, err = run(capfd, "export", "optuna", "looked", "--runs-dir", str(driver.runs), "--to", place)
+    code, _, err = run(capfd, "export", "optuna", "looked", place, "--runs-dir", str(driver.runs))
     assert code == 2
     assert "write the path of a file, such as looked.db, and no URL" in err
     assert not Path("sqlite:").exists()
@@ -245,7 +245,7 @@ def test_an_export_to_a_url_is_refused(place: str, tmp_path: Path, capfd: Any, m
 
 def test_an_unknown_study_is_one_line_and_nothing_is_written(tmp_path: Path, capfd: Any) -> None:
     driver = filled(tmp_path)
-    code, _, err = run(capfd, "export", "csv", "loked", "--runs-dir", str(driver.runs), "--to", str(tmp_path / "out"))
+    code, _, err = run(capfd, "export", "csv", "loked", str(tmp_path / "out"), "--runs-dir", str(driver.runs))
     assert code == 2
     assert "Did you mean 'looked'" in err
     assert not (tmp_path / "out").exists()

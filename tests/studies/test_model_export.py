@@ -86,11 +86,11 @@ def test_an_image_network_is_the_same_in_safetensors_and_onnx(
 ) -> None:
     runs = trained(tmp_path, TINY.replace("confirm: {replicates: 2}", "confirm: {replicates: 3}"), capfd)
     with_seed = load_network("tiny", Locations(runs_dir=runs), number=3, replicate=1)
-    code, out, err = export(capfd, runs, "tiny", "3", "--replicate", "1", "--out", str(tmp_path / "net"))
+    code, out, err = export(capfd, runs, "tiny", str(tmp_path / "net"), "--trial", "3", "--replicate", "1")
     assert code == 0, err
     assert "of the largest score, on batches of 1, 2, 8." in out
     assert sorted(p.name for p in (tmp_path / "net").iterdir()) == [
-        "config.json", "model.json", "model.onnx", "weights.safetensors",
+        "config.json", "model.json", "model.onnx", "settings.json", "weights.safetensors",
     ]  # fmt: skip
     assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
     weights = load_file(tmp_path / "net" / "weights.safetensors")
@@ -115,12 +115,14 @@ def test_an_image_network_is_the_same_in_safetensors_and_onnx(
     assert (content["class_names"], content["trial"], content["replicate"]) == ([*"0123456789"], 3, 1)
     assert content["onnx"]["difference"] <= 1e-5
     assert content["versions"]["torch"] == version("torch")
-    again = export(capfd, runs, "tiny", "3", "--replicate", "1", "--out", str(tmp_path / "net"), "--no-onnx")
+    assert content["metrics"]["test_accuracy"]["n"] == 3
+    assert json.loads((tmp_path / "net" / "settings.json").read_text()) == content["settings"]
+    again = export(capfd, runs, "tiny", str(tmp_path / "net"), "--trial", "3", "--replicate", "1", "--no-onnx")
     assert again[0] == 0
     assert not (tmp_path / "net" / "model.onnx").exists()  # the former export is replaced as a whole
-    code, _, err = export(capfd, runs, "tiny", "3", "--out", str(tmp_path / "net"), "--no-onnx")
-    assert (code, "something other than an export of this network" in err) == (2, True)
-    code, _, err = export(capfd, runs, "tiny", "3", "--replicate", "9", "--no-onnx")
+    code, _, err = export(capfd, runs, "tiny", str(tmp_path / "net"), "--trial", "3", "--no-onnx")
+    assert (code, "something other than an export of this model" in err) == (2, True)
+    code, _, err = export(capfd, runs, "tiny", "--trial", "3", "--replicate", "9", "--no-onnx")
     assert (code, "has replicates 0 to 2, not 9" in err) == (2, True)
 
 
@@ -149,7 +151,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_a_network_of_ones_own_on_whole_images(own: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     runs = trained(tmp_path, own.replace("BUILDER", "exported_net:build"), capfd)
-    code, out, err = export(capfd, runs, "tiny", "3", "--out", str(tmp_path / "net"))
+    code, out, err = export(capfd, runs, "tiny", str(tmp_path / "net"), "--trial", "3")
     assert code == 0, err
     served = served_model.read(tmp_path / "net")
     images = np.random.default_rng(1).integers(0, 17, size=(6, 8, 8))
@@ -166,7 +168,7 @@ def test_what_cannot_be_exported_leaves_nothing(
 ) -> None:
     runs = trained(tmp_path, own.replace("BUILDER", "exported_net:branching"), capfd)
     before = sorted(p.name for p in tmp_path.iterdir())
-    words = ("tiny", "3", "--out", str(tmp_path / "net"))
+    words = ("tiny", str(tmp_path / "net"), "--trial", "3")
     code, out, err = export(capfd, runs, *words)
     assert (code, out) == (2, "")
     assert "torch cannot export Branching to ONNX: " in err
@@ -185,7 +187,7 @@ def test_a_graph_that_differs_is_a_fault(
     runs = trained(tmp_path, own.replace("BUILDER", "exported_net:build"), capfd)
     plain = onnx_graph.Graph.forward
     monkeypatch.setattr(onnx_graph.Graph, "forward", lambda self, inputs: plain(self, inputs) * 1.001)
-    code, out, err = export(capfd, runs, "tiny", "3", "--out", str(tmp_path / "net"))
+    code, out, err = export(capfd, runs, "tiny", str(tmp_path / "net"), "--trial", "3")
     assert (code, out) == (1, "")
     assert "the ONNX graph differs from PyTorch by 0.001 of the largest score" in err
     assert not (tmp_path / "net").exists()
@@ -209,18 +211,20 @@ confirm: null
 """
 
 
-def test_a_function_is_refused_and_can_be_picked(
+def test_a_function_that_keeps_nothing_is_its_settings_and_can_be_picked(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "own_widths.py").write_text(FUNCTION)
     monkeypatch.syspath_prepend(str(tmp_path))
     runs = trained(tmp_path, OWN, capfd)
-    code, out, err = export(capfd, runs, "mine", "0", "--no-onnx")
-    assert (code, out) == (2, "")
-    assert "tunes training code of yours, and how its network is called is not known" in err
+    code, out, err = export(capfd, runs, "mine", str(tmp_path / "net"))
+    assert code == 0, err
+    assert out.splitlines()[0] == "The code keeps nothing by run.keep, so there are settings and numbers alone."
+    assert sorted(p.name for p in (tmp_path / "net").iterdir()) == ["config.json", "settings.json"]
+    assert json.loads((tmp_path / "net" / "settings.json").read_text()) == {"width": 20, "lr": 0.5}
     file = tmp_path / "one.yaml"
     code, _, err = run(
-        capfd, "pick", "mine", "--min", "val_accuracy=0.65", "--write", str(file), "--runs-dir", str(runs)
+        capfd, "pick", "mine", "--min", "val_accuracy=0.65", "--study", str(file), "--runs-dir", str(runs)
     )
     assert code == 0, err
     code, _, err = run(capfd, *local(file, runs))
@@ -245,5 +249,5 @@ def test_text_to_text_and_a_trial_of_a_table_are_refused(tmp_path: Path, capfd: 
     with pytest.raises(RequestError, match="a network that maps text to text has no ONNX form"):
         onnx_graph.write_onnx(served, np.ones((2, 5), dtype=np.int64), tmp_path / "model.onnx")
     assert list(tmp_path.iterdir()) == []
-    code, _, err = run(capfd, "export", "csv", "tiny", "3", "--runs-dir", str(tmp_path))
+    code, _, err = run(capfd, "export", "csv", "tiny", "--trial", "3", "--runs-dir", str(tmp_path))
     assert (code, "csv holds the whole study" in err) == (2, True)

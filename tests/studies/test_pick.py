@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from scipy import stats
 
 from ablate.base.randomness import stream
@@ -142,6 +143,42 @@ def test_the_words_say_the_split_the_seeds_and_both_probabilities(
     assert len(snapshot.trials) > 24
 
 
+def test_several_objectives_without_a_bound_show_the_front_and_what_to_type(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    driver, _ = filled(tmp_path)
+    code, out, _ = run(capfd, "pick", "looked", "--runs-dir", str(driver.runs))
+    assert code == 0
+    assert "Front of digits" in out
+    assert out.splitlines()[-1] == (
+        "To pick one, say what the network must keep: --min val_accuracy=NUMBER or --max params=NUMBER"
+    )
+
+
+def test_one_objective_needs_no_bound_and_what_is_printed_is_a_file_of_settings(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    text = TEXT.replace(", more: {task: digits, patch: 4}", "") + "objectives: [{metric: val_accuracy}]\n"
+    driver, snapshot = filled(tmp_path, text)
+    known = networks(snapshot, "digits")
+    best = max(known, key=lambda n: np.mean(known[n][0]))
+    (config,) = (t.config for t in snapshot.trials if t.key.number == best)
+    place = ["--runs-dir", str(driver.runs)]
+    code, out, _ = run(capfd, "pick", "looked", *place)
+    assert code == 0
+    assert yaml.safe_load(out) == config.settings.model_dump(mode="json")
+    for name in ("best.json", "best.yaml", "best.yml"):
+        assert run(capfd, "pick", "looked", "--write", str(tmp_path / name), *place)[0] == 0
+        content = (tmp_path / name).read_text()
+        read = json.loads(content) if name == "best.json" else yaml.safe_load(content)
+        assert read == config.settings.model_dump(mode="json")
+        assert len(repr(read["training"]["learning_rate"])) <= 9, content
+    (tmp_path / "linked.json").symlink_to(tmp_path / "elsewhere")
+    code, _, err = run(capfd, "pick", "looked", "--write", str(tmp_path / "linked.json"), *place)
+    assert (code, "exists and is kept" in err) == (2, True)
+    assert not (tmp_path / "elsewhere").exists()
+
+
 def test_search_results_are_marked(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     driver, _ = filled(tmp_path, TEXT.replace("{replicates: 4}", "null"))
     place = ["--runs-dir", str(driver.runs), "--dataset", "more"]
@@ -171,12 +208,14 @@ def test_no_network_names_the_nearest_miss(tmp_path: Path, capfd: pytest.Capture
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "say what the network must keep: --min val_accuracy=0.97 or --max params=20000"),
+        (["--json"], "say what the network must keep: --min val_accuracy=NUMBER or --max params=NUMBER"),
+        (["--write", "a.json"], "say what the network must keep: --min val_accuracy=NUMBER"),
+        (["--max", "params=9999", "--dataset", "more", "--write", "a.txt"], "a file of settings ends with .json or"),
         (["--min", "val_accuracy"], "--min val_accuracy: a bound reads METRIC=NUMBER"),
         (["--max", "params=nan"], "--max params=nan: a bound reads METRIC=NUMBER"),
         (["--min", "val_acuracy=0.9"], "no trial reports 'val_acuracy'. Did you mean 'val_accuracy'?"),
         (["--max", "params=9999", "--dataset", "digit"], "has no data set 'digit'. Did you mean 'digits'?"),
-        (["--max", "params=9999", "--write", "a.yaml"], "one network is written. Type --dataset: digits, more"),
+        (["--max", "params=9999", "--write", "a.yaml"], "--write: it is of one network. Type --dataset: digits, more"),
     ],
 )
 def test_a_wrong_request_is_one_line(
@@ -194,10 +233,10 @@ def test_the_written_file_trains_the_picked_network(tmp_path: Path, capfd: pytes
     driver, snapshot = filled(tmp_path)
     file = tmp_path / "small.yaml"
     words = ["pick", "looked", "--max", "params=100000", "--dataset", "digits", "--runs-dir", str(driver.runs)]
-    code, out, _ = run(capfd, *words, "--write", str(file))
+    code, out, _ = run(capfd, *words, "--study", str(file))
     assert code == 0
     assert f"To train it: ablate search {file}" in out
-    code, _, err = run(capfd, *words, "--write", str(file))
+    code, _, err = run(capfd, *words, "--study", str(file))
     assert (code, "exists and is kept" in err) == (2, True)
     found = json.loads(run(capfd, *words, "--json")[1])[0]
     picked = next(t.config for t in snapshot.trials if (t.key.dataset, t.key.number) == ("digits", found["trial"]))

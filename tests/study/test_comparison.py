@@ -271,7 +271,7 @@ RATE = "{trials: 4, training.learning_rate: {float: [1.0e-3, 1.0e-1]}}"
     [
         ("metrics: [params, val_accuracy]", "compare.metrics = 'params': `tune` chooses the best values by the first"),
         ("metrics: [train_loss]", "so that is one of the validation split"),
-        ("metrics: [val_f1]", "declare val_f1 in `objectives`, with its direction"),
+        ("metrics: [val_score]", "declare val_score in `objectives`, with its direction"),
     ],
 )
 def test_the_metric_that_tuning_chooses_by_is_of_validation_and_has_a_direction(line: str, says: str) -> None:
@@ -313,9 +313,10 @@ def test_only_a_comparison_is_tuned() -> None:
         ("diverged: {val_accuracy: 10}", "compare.diverged.val_accuracy = 10.0: an accuracy is a share, not percent"),
         ("diverged: {val_bleu: 10}", "compare.diverged = 'val_bleu': this name is not known here"),
         (
-            "metrics: [val_accuracy, val_bleu]\n  margin: {val_bleu: 0.5}",
-            "compare.margin.val_bleu: whether higher values are better is not known: declare val_bleu in `objectives`,"
-            " or let the name end with accuracy or loss",
+            "metrics: [val_accuracy, val_score]\n  margin: {val_score: 0.5}",
+            "compare.margin.val_score: whether higher values of val_score are better is not known, and its name does"
+            " not say it (acc, accuracy, auc, bleu, error, f1, iou, logloss, loss, mae, map, perplexity, precision, r2,"
+            " recall, rmse, wer do): declare val_score in `objectives`",
         ),
         ("metrics: [params]\n  margin: {params: 5}", "compare.margin = 'params': this name is not known here"),
     ],

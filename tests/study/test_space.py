@@ -136,3 +136,27 @@ def test_absurdly_large_ranges_cost_nothing_to_count() -> None:
     assert Space(ranges={"form": FORM, "m": tied}).cardinality() is None
     all_four = Space(ranges={"form": FORM, "heads": HEADS, "width": WIDTH, "n": huge})
     assert all_four.cardinality() == 15 * 10**15
+
+
+@given(st.data())
+def test_a_suggestion_is_a_short_decimal_within_its_bounds_that_is_near_and_stays(data: st.DataObject) -> None:
+    log = data.draw(st.booleans())
+    ends = st.floats(1e-12, 1e12) if log else st.floats(-1e12, 1e12)
+    low, high = sorted((data.draw(ends), data.draw(ends)))
+    value = data.draw(st.floats(low, high))
+    spec = FloatRange(float=(low, high), log=log)
+    found = spec.rounded(value)
+    assert low <= found <= high
+    assert spec.rounded(found) == found
+    width = value * min(math.log(high / low), 1) if log else high - low
+    assert abs(found - value) <= 1e-4 * width
+    if low + width / 1000 < found < high - width / 1000 and width > 1e-3 * abs(value):
+        assert len(Decimal(repr(found)).normalize().as_tuple().digits) <= 8
+
+
+def test_shown_examples_of_suggestions() -> None:
+    assert FloatRange(float=(0.001, 30.0)).rounded(29.99999999999999) == 30.0
+    assert FloatRange(float=(1e-5, 0.1), log=True).rounded(0.00316227766) == 0.0031623
+    assert FloatRange(float=(0.0, 1.0)).rounded(1 / 3) == 0.3333
+    assert FloatRange(float=(0.12345678, 1.0)).rounded(0.1234) == 0.12345678
+    assert FloatRange(float=(0.25, 0.25)).rounded(0.25) == 0.25

@@ -129,11 +129,13 @@ class Transformer:
 
         return measure_pack(config, data_dir=data_dir, device=device, most=most)
 
-    def serve(self, config: TrialConfig, *, checkpoints: Place, data_dir: Path | None) -> ServedNetwork:
-        """Return replicate 0 of a trained trial for prediction."""
+    def serve(
+        self, config: TrialConfig, *, checkpoints: Place, data_dir: Path | None, replicate: int = 0
+    ) -> ServedNetwork:
+        """Return one replicate of a trained trial for prediction."""
         from ablate.engine.training.serving import serve
 
-        return serve(config, checkpoints=checkpoints, data_dir=data_dir)
+        return serve(config, checkpoints=checkpoints, data_dir=data_dir, replicate=replicate)
 
 
 @lru_cache(maxsize=DATA_SETS)

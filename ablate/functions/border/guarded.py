@@ -27,7 +27,7 @@ from ablate.functions.size import KnownSizes, Sized
 from ablate.functions.trainable import OwnTrainable
 
 if TYPE_CHECKING:
-    from ablate.core.trainable import ServedNetwork, TrialContext
+    from ablate.core.trainable import KeptFiles, ServedNetwork, TrialContext
 
 SIZE_SECONDS = 60.0  # in which `size` has to answer a message, of which its first configuration takes most
 STOP_SECONDS = 2.0  # for the end of a user's code once the study itself is to end
@@ -329,6 +329,9 @@ class Guarded(_Trained):
         place = {"data_dir": data_dir, "device": device, "pause": pause}
         return GuardedPack(self.name, packed=True, threads=1, grace_seconds=STOP_SECONDS, place=place)
 
-    def serve(self, config: TrialConfig, *, checkpoints: Place, data_dir: Path | None) -> ServedNetwork | None:
+    def serve(
+        self, config: TrialConfig, *, checkpoints: Place, data_dir: Path | None, replicate: int = 0
+    ) -> ServedNetwork | KeptFiles:
         """See `Trainable.serve`; the network is rebuilt in this process, which writes it for MLflow."""
-        return load_trainable(self.name).serve(config, checkpoints=checkpoints, data_dir=data_dir)
+        own = load_trainable(self.name)
+        return own.serve(config, checkpoints=checkpoints, data_dir=data_dir, replicate=replicate)

@@ -88,7 +88,9 @@ def choose(results: Results, dataset: str, asked: Sequence[Bound]) -> Choice | N
     rows = candidates(found.trials, objectives, dataset=dataset, stage=stage, constraints=study.constraints)
     bounds = [_at(bound, stage) for bound in asked]
     values = [metric_values(rows, bound.metric).tolist() for bound in bounds]
-    misses = [max(violation(b, v[i]) for b, v in zip(bounds, values, strict=True)) for i in range(rows.height)]
+    misses = [
+        max((violation(b, v[i]) for b, v in zip(bounds, values, strict=True)), default=0.0) for i in range(rows.height)
+    ]
     if not any(miss <= 0 for miss in misses):
         return _nearest(dataset, rows, bounds, values, misses)
     names = {bound.metric for bound in bounds}

@@ -36,17 +36,17 @@ def distribution_of(spec: Range) -> BaseDistribution:
 
 
 def decode(spec: Range, inner: Any) -> Any:
-    """Return the setting's value for an Optuna value."""
+    """Return the setting's value for an Optuna value; a real number is rounded, and trained as it is shown."""
     if isinstance(spec, Choices):
         return spec.choices[int(inner)]
     if isinstance(spec, IntRange):
         return int(inner)
     assert isinstance(spec, FloatRange)
-    return spec.at(int(inner)) if _is_stepped(spec) else float(inner)
+    return spec.at(int(inner)) if _is_stepped(spec) else spec.rounded(float(inner))
 
 
 def encode(spec: Range, value: Any) -> Any:
-    """Return the Optuna value for a setting's value; the inverse of `decode`."""
+    """Return the Optuna value for a setting's value; the inverse of `decode`, which rounds."""
     if isinstance(spec, Choices):
         return spec.index(value)
     if isinstance(spec, IntRange):

@@ -165,7 +165,7 @@ class Suggester:
         fixed = self.dimensions.encode(given)
         reason: str | None = None
         for tried, (inner, state) in enumerate(self._proposals(number, fixed), start=1):
-            verdict = self._judge(number, inner)
+            verdict = self._judge(number, inner, given)
             if isinstance(verdict, NewTrial):
                 return replace(verdict, sampler_state={**state, "attempts": tried})
             reason = reason or verdict
@@ -294,11 +294,14 @@ class Suggester:
     def _seed(self, number: int, attempt: int) -> int:
         return int(stream(self.study.seed, self.dataset, number, "sampler", attempt).integers(2**32))
 
-    def _judge(self, number: int, inner: Mapping[str, Any]) -> NewTrial | str | None:
+    def _judge(
+        self, number: int, inner: Mapping[str, Any], given: Mapping[str, Any] = MappingProxyType({})
+    ) -> NewTrial | str | None:
+        """Return what `_fit` does for Optuna's values; the settings `given` are as the user gave them."""
         text = json.dumps(inner, sort_keys=True)
         if text in self._refused:
             return self._refused[text]
-        found = self._fit(number, self.dimensions.decode(inner), once=True)
+        found = self._fit(number, self.dimensions.decode(inner) | dict(given), once=True)
         if isinstance(found, str):
             self._refused[text] = found
         return found

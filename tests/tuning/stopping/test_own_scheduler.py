@@ -66,7 +66,8 @@ def test_an_edited_rule_is_not_noticed_and_changes_no_decision_of_before(tmp_pat
 def test_an_edited_option_of_the_rule_is_refused(tmp_path: Path) -> None:
     study, url = parse_study(FILE), url_in(tmp_path)
     with driving(study, url) as search:
-        search.next_trial()
+        config = search.next_trial()
+        search.report(config.key, report_at(config, 1))
     with Ledger.open(url) as ledger:
         with ledger.acquire(
             "s", file_text=FILE, fingerprint=study.fingerprint(), seed=study.seed, holder="ada", takeover=True
