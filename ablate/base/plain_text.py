@@ -7,12 +7,14 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+NAME_RULE = "a name has 1 to 63 letters, digits, '-' or '_', and starts with a letter or digit"
 LONGEST_NAME = 200  # bytes of a metric's name
 LONGEST_TEXT = 20_000  # characters of an error, a traceback or an event's text that a ledger keeps
 
 # The control characters of ASCII and Latin-1 except tab and newline, characters that change the direction of writing,
 # line and paragraph separators, and surrogates, which cannot be encoded.
 _COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -84,6 +86,11 @@ def _is_number(text: str) -> bool:
 
 def _written_out(found: re.Match[str]) -> str:
     return ascii(found[0])[1:-1]
+
+
+def is_name(value: object) -> bool:
+    """Return whether a value can be the name of a study: then it is a folder's name too."""
+    return isinstance(value, str) and _NAME.fullmatch(value) is not None
 
 
 def metric_name_fault(name: str) -> str:

@@ -81,7 +81,7 @@ class CommandTrainable(OwnTrainable):
         if "{" not in program and shutil.which(program, path=own_environment(os.environ).get("PATH")) is None:
             raise RequestError(f"the command begins with {program!r}, which is not a program here")
         script = script_of(self.given.command)
-        if script is not None and not Path(script).exists():
+        if script is not None and not Path(script).is_absolute() and not Path(script).exists():  # or it is in an image
             raise RequestError(f"the command runs {script!r}, and there is no such file in {Path.cwd()}")
 
     def remarks(

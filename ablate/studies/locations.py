@@ -9,9 +9,8 @@ from pathlib import Path
 
 from ablate.base.errors import RequestError
 from ablate.base.files import Place, below, make_folder, refuse_links, require_writable, sqlite_url
-from ablate.base.plain_text import one_printable_line, storable
+from ablate.base.plain_text import NAME_RULE, is_name, one_printable_line, storable
 from ablate.base.redaction import redact_url
-from ablate.study.sections import NAME_RULE, is_name
 
 RUNS = Path("runs")
 RELATIVE_SQLITE = re.compile(r"(sqlite(?:\+\w+)?:///)([^/:].*)")

@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from ablate.base.plain_text import metric_name_fault
+from ablate.base.plain_text import NAME_RULE, is_name, metric_name_fault
 from ablate.core.config import FROZEN, LARGEST, NUMBER, Positive, Seeds, TrainableSettings
 from ablate.core.objectives import (
     COST_METRICS,
@@ -33,8 +33,6 @@ from ablate.study.ranges import section_fields, settings
 FEWEST_DATASETS = 5  # of a sample that stands for others
 _DURATION = re.compile(r"(?:([0-9]+)d)?(?:([0-9]+)h)?(?:([0-9]+)m)?(?:([0-9]+)s)?")
 _CONSTRAINT = re.compile(r"\s*(\S(?:.*\S)?)\s*(<=|>=)\s*([-+0-9.eE_]+)\s*")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
-NAME_RULE = "a name has 1 to 63 letters, digits, '-' or '_', and starts with a letter or digit"
 
 
 def _seconds(value: Any) -> Any:
@@ -87,11 +85,6 @@ def _compared_metric(value: str) -> str:
 def _pattern(value: str) -> str:
     compile_pattern(value)
     return value
-
-
-def is_name(value: object) -> bool:
-    """Return whether a value can be the name of a study: then it is a folder's name too."""
-    return isinstance(value, str) and _NAME.fullmatch(value) is not None
 
 
 def _plain_name(value: str) -> str:

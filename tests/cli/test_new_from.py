@@ -129,6 +129,7 @@ def test_a_sweep_of_wandb_as_a_whole(capfd: Any) -> None:
     assert (study.sampler.name, study.budget.trials, study.scheduler.min_epochs, study.epochs) == ("gp", 30, 3, 9)
     for lost in ("project: mine", "metric.target: 1 (no value ends a search"):
         assert f"# Without a counterpart: {lost}" in text
+    Path("train it.py").touch()
     code, _, err = run(capfd, "plan", "other.yaml", "--no-time")
     assert code == 0, err
     several = [{"name": "val/acc", "goal": "maximize"}, {"name": "latency"}]
