@@ -6,7 +6,7 @@ report. All losses are to be minimised.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from types import SimpleNamespace
@@ -54,11 +54,12 @@ class Ablate:
         fields = {"study": "everyday", "seed": seed, "trainable": "everyday_searchers:train", "config": ranges}
         fields |= {"epochs": problem.steps, "budget": {"trials": 100_000}, "confirm": None, "objectives": objectives}
         study, facts = Study.model_validate(fields), DatasetFacts()
+        if known:  # as the function `size` beside `train` tells it
+            study = study.knowing(["params"], [f"config.{name}" for name in ranges], builds=False)
 
-        def measure(settings: Any, facts: DatasetFacts) -> Size | None:
-            own = {name: settings.config[key] for key, name in self._names.items()} if known else {}
-            params = problem.size(own) if known else None
-            return Size(params=params, params_body=params, flops=2 * params) if params else None
+        def measure(many: Sequence[Any], facts: DatasetFacts) -> list[Size]:
+            own = ({name: each.config[key] for key, name in self._names.items()} for each in many)
+            return [{"params": problem.size(each)} if known else {} for each in own]
 
         self._search = DatasetSearch.of(study, study.labels[0], measure=measure, facts_of=lambda _: facts)
         self._start = problem.start if start else None
@@ -87,7 +88,8 @@ class Ablate:
         values = {name: loss for name, loss in zip(self._metrics, losses, strict=True) if name != "params"}
         report = Report(epoch=step, metrics=(values,), wall_seconds=float(step), final=last)
         summary = ReportSummary.of(trial.key, report, Decision.CONTINUE)
-        stopped = not last and self._search.decide(trial, summary) is Decision.STOP
+        asked = self._search.decide(trial, summary) if not last else Decision.CONTINUE
+        stopped = asked is Decision.STOP and not (number == 0 and self._start is not None)  # the user's are never
         self._search.take(trial, summary)
         if last or stopped:
             trial.state = TrialState.PRUNED if stopped else TrialState.COMPLETE
