@@ -30,7 +30,7 @@ def write_about(
 ) -> None:
     """Write `settings.json` and `config.json` into the folder of a model.
 
-    `metrics` are those of the trial's last report, by replicate; `code` are the SHA-256 of the files of code.
+    `metrics` are those of the report that counts, by replicate; `code` are the SHA-256 of the files of code.
     """
     content = {
         "format": 1,

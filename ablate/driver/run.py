@@ -202,10 +202,11 @@ def _refuse_other(study: Study, text: str, options: RunOptions) -> list[EventRec
     refuse_links(options.home(study.name))
     with suppress(NoLedgerError), Ledger.open(options.storage_url(study.name), create=False) as ledger:
         resumption.refuse_other_study(ledger, study, text, extend=options.extend)
-        events = ledger.events(study.name)
-        if ledger.last_report(study.name) and not options.code_changed and "code" not in opening(ledger, study):
-            own.refuse_other_code(study, events)
-        return events
+        if not ledger.last_report(study.name):
+            return []  # there is nothing to compare with
+        if not options.code_changed and "code" not in opening(ledger, study):
+            own.refuse_other_code(study, ledger.events(study.name))
+        return ledger.events(study.name)
     return []
 
 

@@ -147,7 +147,7 @@ class StudyWriter:
         """Delete the study with all that belongs to it; this was the last write."""
         with self._lock:
             self._write(writes.delete_study)
-            self._lost = self._stale()
+            self._lost = LedgerError(f"study {self.study!r} is deleted")
 
     def renew(self) -> None:
         """Renew the lease; raise StaleDriverError if another driver holds it."""
