@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from functools import lru_cache
+from functools import cached_property
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -109,7 +109,7 @@ class FloatRange(Range):
 
     def grid(self) -> Sequence[Scalar] | None:
         count = self.count()
-        return None if count is None or count > COUNTED else _listed(self.bounds[0], self.step or 0.0, count)
+        return None if count is None or count > COUNTED else _Steps(self.bounds[0], self.step or 0.0, count)
 
     def count(self) -> int | None:
         low, high = self.bounds
@@ -144,9 +144,20 @@ def _at(low: float, step: float, index: int) -> float:
     return float(_decimal(low) + index * _decimal(step))
 
 
-@lru_cache(maxsize=16)
-def _listed(low: float, step: float, count: int) -> tuple[float, ...]:
-    return tuple(_at(low, step, index) for index in range(count))
+@dataclass(frozen=True)
+class _Steps(Sequence[float]):
+    """The values of a real range with steps, computed when they are read."""
+
+    low: float
+    step: float
+    number: int
+
+    def __len__(self) -> int:
+        return self.number
+
+    def __getitem__(self, index: Any) -> Any:
+        places = range(self.number)[index]
+        return _at(self.low, self.step, places) if isinstance(places, int) else [self[each] for each in places]
 
 
 def _decimal(value: float) -> Decimal:
@@ -203,7 +214,7 @@ class Choices(Range):
     def faults(self) -> list[str]:
         if not self.choices:
             return ["choices must not be empty"]
-        twice = next((c for i, c in enumerate(self.choices) if any(is_same(c, o) for o in self.choices[:i])), self)
+        twice = next((choice for place, choice in enumerate(self.choices) if self.index(choice) < place), self)
         return [] if twice is self else [f"choice {twice!r} is given twice"]
 
     def grid(self) -> Sequence[Scalar]:
@@ -212,19 +223,25 @@ class Choices(Range):
     def count(self) -> int:
         return len(self.choices)
 
+    @cached_property
+    def _places(self) -> dict[tuple[type, Scalar], int]:
+        """The first position of each choice by type and value, as `is_same` compares them."""
+        return {(type(choice), choice): place for place, choice in reversed([*enumerate(self.choices)])}
+
     def contains(self, value: Any) -> bool:
-        return any(is_same(value, choice) for choice in self.choices)
+        return isinstance(value, Scalar) and (type(value), value) in self._places
 
     def read(self, value: Any) -> Scalar:
-        for same in (is_same, _is_equal_number):
-            for choice in self.choices:
-                if same(value, choice):
-                    return choice
+        if self.contains(value):
+            return self.choices[self.index(value)]
+        for choice in self.choices:
+            if _is_equal_number(value, choice):
+                return choice
         raise ValueError(f"must be one of {', '.join(texts_of(self.choices))}")
 
     def index(self, value: Any) -> int:
         """Return the position of `value`, which is one of the choices."""
-        return next(i for i, choice in enumerate(self.choices) if is_same(value, choice))
+        return self._places[type(value), value]
 
 
 def is_same(one: Any, two: Any) -> bool:
