@@ -332,7 +332,7 @@ def best_first(
     import numpy as np
 
     kinds, broken = np.asarray(kinds), np.maximum(np.asarray(violations, dtype=float), 0)
-    points = np.clip(np.asarray(points, dtype=float).reshape(len(kinds), -1), -1e300, 1e300)
+    points = np.clip(np.asarray(points, dtype=float), -1e300, 1e300)
     ranks = points[:, 0].copy()
     for group in {*zip(kinds, broken > 0, strict=True)} if points.shape[1] > 1 else ():
         own = (kinds == group[0]) & ((broken > 0) == group[1])
@@ -347,6 +347,8 @@ def ranked(
 
     A trial without a finite value of every objective comes after all others of its state.
     """
+    if not len(states):
+        return []
     rows = list(zip(*(column(objective.metric) for objective in objectives), strict=True))
     unknown = [not all(map(math.isfinite, row)) for row in rows]
     points = [[math.inf if gap else x for x in losses(objectives, row)] for row, gap in zip(rows, unknown, strict=True)]
