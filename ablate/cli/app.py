@@ -6,8 +6,9 @@ import logging
 import shlex
 import sys
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.logging import RichHandler
@@ -29,7 +30,7 @@ from ablate.cli.pick import pick_app
 from ablate.cli.streams import is_reader_gone, require_printed, tolerant_streams
 from ablate.cli.terminal import PlainFormatter, console, errors, print_json
 from ablate.cli.verdict import verdict_app
-from ablate.driver.options import RunOptions
+from ablate.driver.options import RunOptions, limits_of
 from ablate.studies.locations import Locations
 
 app = typer.Typer(
@@ -100,13 +101,19 @@ def plan(
 
 
 @app.command(epilog="Example: ablate search search_spaces/vision.yaml --gpus 8 --gpus-per-trial 0.5")
-@options.gather(*options.RUN, "deterministic", "extend", "from_study")
+@options.gather(*options.RUN, "deterministic", "extend", "from_study", "trials", "time")
 @print_events
 def search(
-    file: options.StudyFile, asked: RunOptions, deterministic: bool = False, as_json: options.EventsAsJson = False
+    file: options.StudyFile,
+    asked: RunOptions,
+    deterministic: bool = False,
+    trials: int | None = None,
+    time: float | None = None,
+    as_json: options.EventsAsJson = False,
 ) -> Path:
     """Run a study, or continue it: search, stop early, confirm the front, write the report."""
-    return _drive(file, asked, deterministic=deterministic, as_json=as_json)
+    limits = limits_of(trials, time)
+    return _drive(file, asked, deterministic=deterministic, limits=limits, as_json=as_json)
 
 
 @app.command(epilog="Example: ablate compare search_spaces/papers/kv_attention_table2.yaml --scale 0.02")
@@ -254,6 +261,7 @@ def _drive(
     scale: float | None = None,
     only: list[str] | None = None,
     deterministic: bool = False,
+    limits: Mapping[str, Any] | None = None,
     text: str | None = None,
     as_json: bool = False,
 ) -> Path:
@@ -267,7 +275,7 @@ def _drive(
         from ablate.driver.run import search as run
 
         outcome = run(
-            file, asked, screen, scale=scale, only=only, deterministic=deterministic, text=text,
+            file, asked, screen, scale=scale, only=only, deterministic=deterministic, limits=limits, text=text,
             tell=print_event if as_json else None,
         )  # fmt: skip
     if outcome.study.campaign is not None:

@@ -68,12 +68,16 @@ def _list_row(study: Study, found: Glance, values: Mapping[str, Any] | None) -> 
             {
                 "dataset": name,
                 "trials": counts_text(found.counts.get(name, {})) or "none",
-                "left": f"{left['left']:,} of {left['planned']:,} trials" if left else "…",
+                "left": _left_text(left) if left else "…",
                 "best": _best(study, best) if best else answer or compared,
                 "points": sketch(study, fronts.get(name, [])),
             }
         )
     return {"name": study.name, "state": "running" if running_driver(found.study) else ended, "parts": parts}
+
+
+def _left_text(left: Mapping[str, Any]) -> str:
+    return "–" if left["planned"] is None else f"{left['left']:,} of {left['planned']:,} trials"
 
 
 def _best(study: Study, row: Mapping[str, Any]) -> str:
