@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 from rich.logging import RichHandler
+from typer.core import TyperGroup
 
 from ablate import __version__
 from ablate.base.errors import AblateError, LedgerError, RequestError, StudyFailedError
@@ -33,8 +34,22 @@ from ablate.cli.verdict import verdict_app
 from ablate.driver.options import RunOptions, limits_of
 from ablate.studies.locations import Locations
 
+SEARCHES = ("run", "tune", "optimize", "optimise", "sweep")  # what other tools call `search`
+
+
+class Commands(TyperGroup):
+    """The commands, and what to type instead of those of other tools."""
+
+    def resolve_command(self, ctx: typer.Context, args: list[str]) -> Any:  # type: ignore[override]
+        """Return the command that is named; end with a message if there is none."""
+        if args and args[0] in SEARCHES:
+            ctx.fail(f"No such command {args[0]!r}. Did you mean 'search'?")
+        return super().resolve_command(ctx, args)
+
+
 app = typer.Typer(
     name="ablate",
+    cls=Commands,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     help="Find out which parts of a network can be removed, what each costs, and which small network to use.",

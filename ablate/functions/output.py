@@ -141,7 +141,8 @@ def terminal_line(line: str) -> str:
 
 
 def _shown(content: bytes) -> str:
-    return printable("\n".join(map(terminal_line, content.decode("utf-8", "replace").split("\n"))))
+    text = printable("\n".join(map(terminal_line, content.decode("utf-8", "replace").split("\n"))))
+    return text if text.strip() else ""  # a bar that was wiped leaves spaces
 
 
 @cache

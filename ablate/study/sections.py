@@ -65,7 +65,7 @@ def _pattern(value: str) -> str:
 
 def _plain_name(value: str) -> str:
     if not _NAME.fullmatch(value):
-        raise ValueError("a name has 1 to 63 letters, digits, '-' or '_', and starts with a letter or digit")
+        raise ValueError("a name has 1 to 63 letters a to z, digits, '-' or '_', and starts with a letter or digit")
     return value
 
 

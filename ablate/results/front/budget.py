@@ -56,7 +56,7 @@ def ended_early_text(results: Results, dataset: str, begun: int) -> str:
     """
     study = results.study
     used_up = [event.payload for event in results.events_of(dataset, "exhausted")]
-    if not study.budget.counts and used_up and used_up[-1]["search_trials"] == begun:
+    if study.compare is None and not study.budget.counts and used_up and used_up[-1]["search_trials"] == begun:
         return f"the search ended after {counted(begun, 'trial')}: no configuration of the space is left"
     found = [event.payload for event in results.events_of(dataset, "gain_below")]
     if not found or found[-1]["search_trials"] != begun:
