@@ -273,3 +273,19 @@ def parsed(text: str) -> None:
         parse_study(text)
     except StudyFileError as error:
         str(error).encode()
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ("{x: {<<: {choices: [1, 2]}}}", "s:4: config.x.<<: YAML 1.2 has no merge key: write the settings out"),
+        ("{5: 2}", "s:4: config.5 = 5: a name is a text of letters, digits and '_', with no digit first"),
+        ("{null: 2}", "a name is a text of letters, digits and '_', with no digit first"),
+        ('{"5": 2}', "s:4: config.5 = '5': a name is a text of letters, digits and '_', with no digit first"),
+        ('{x: "a\\0b"}', "s:4: config.x: this text holds the character \\0, which no command takes"),
+    ],
+)
+def test_names_and_texts_that_no_setting_can_have_are_refused_by_their_rule(config: str, said: str) -> None:
+    with pytest.raises(StudyFileError) as caught:
+        parse_study(f"{FUNCTION}config: {config}\n", "s")
+    assert said in str(caught.value)

@@ -29,7 +29,7 @@ from ablate.study import Study
 
 LEADING = ("Protocol", "Scale", "Data sets", "Mode", "Metric")  # of a study's facts: those above its results
 LIBRARIES = ("polars", "scipy", "moocore", "altair", "vl-convert-python", "optuna", "ray", "torch")
-CODE = re.compile(r"<(script|style|pre|svg|code)\b.*?</\1>|<[^>]*>|`([^`<>\n]+)`", re.DOTALL)
+CODE = re.compile(r"<(title|script|style|pre|svg|code)\b.*?</\1>|<[^>]*>|`([^`<>\n]+)`", re.DOTALL)
 LIVE = Markup("<!-- ablate: live -->")  # in a page for `ablate ui`, where the present state is inserted
 
 
