@@ -180,7 +180,7 @@ def _shape_fault(group: Sequence[Any], path: YamlPath, line: int | None, data: A
     elif item["type"] == "literal_error":
         expected = re.findall(r"'([^']*)'", str(item.get("ctx", {}).get("expected", "")))
         rule, hint = "this value is not known.", did_you_mean(str(value), expected) if data else ""
-    elif item["loc"][-1] == "[key]":
+    elif item["loc"][-1] == "[key]" and item["type"] in ("string_type", "string_pattern_mismatch"):
         rule = "a name is a text of letters, digits and '_', with no digit first"
     elif isinstance(value, dict | list):
         value = None

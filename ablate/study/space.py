@@ -191,11 +191,18 @@ class IntRange(Range):
         raise ValueError(f"must be a whole number from {low} to {high}{_step_text(self.step)}")
 
 
+def refuse_null(value: Any) -> None:
+    """Raise ValueError for a text with the character that ends one in C, so that no process takes it."""
+    if isinstance(value, str) and "\0" in value:
+        raise ValueError("this text holds the character \\0, which no command takes")
+
+
 def _plain_choices(given: Any) -> Any:
     """Refuse what is no list of texts, finite numbers, true, false and null, with what to write instead."""
     if not isinstance(given, list | tuple):
         raise ValueError("choices are a list, as in [a, b]")
     for choice in given:
+        refuse_null(choice)
         if isinstance(choice, list | tuple | dict):
             text = json.dumps(choice, ensure_ascii=False, default=str).replace("'", "''")
             raise ValueError(f"a list or mapping is no choice: write '{text}', a text, and json.loads it in your code")

@@ -181,15 +181,13 @@ def _walk(node: yaml.Node, path: Path, lines: dict[Path, int], above: set[int]) 
 
 
 def _node_faults(node: yaml.Node, path: Path) -> Iterator[Fault]:
-    """Yield a tag that is no type of JSON or does not fit its value, too large numbers, and null characters."""
+    """Yield a tag that is not one of JSON's types or does not fit its value, and a number that is too large."""
     place, line = dotted(path), node.start_mark.line + 1
     kind = node.tag.removeprefix(_TAG)
     if kind not in (("str", *_SCALARS) if isinstance(node, yaml.ScalarNode) else ("seq", "map")):
         yield Fault(path=place, value=None, rule=f"the tag {node.tag[:80]!r} does not fit; leave it out", line=line)
     elif kind in _SCALARS and not _SCALARS[kind].match(node.value):
         yield Fault(path=place, value=node.value, rule=f"this is not of the type that its tag names, {kind}", line=line)
-    elif isinstance(node, yaml.ScalarNode) and "\0" in node.value:
-        yield Fault(path=place, value=None, rule="this text holds the character \\0, which no command takes", line=line)
     elif kind == "float" and node.value[-1].isdecimal() and math.isinf(_float(node.value)):
         rule = "this is too large for a number; quote it if it is text"
         yield Fault(path=place, value=node.value, rule=rule, line=line)

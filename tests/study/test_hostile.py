@@ -282,7 +282,8 @@ def parsed(text: str) -> None:
         ("{5: 2}", "s:4: config.5 = 5: a name is a text of letters, digits and '_', with no digit first"),
         ("{null: 2}", "a name is a text of letters, digits and '_', with no digit first"),
         ('{"5": 2}', "s:4: config.5 = '5': a name is a text of letters, digits and '_', with no digit first"),
-        ('{x: "a\\0b"}', "s:4: config.x: this text holds the character \\0, which no command takes"),
+        ('{x: "a\\0b"}', "config.x = 'a\\x00b': this text holds the character \\0, which no command takes"),
+        ('{x: {choices: [b, "a\\0b"]}}', "this text holds the character \\0, which no command takes"),
     ],
 )
 def test_names_and_texts_that_no_setting_can_have_are_refused_by_their_rule(config: str, said: str) -> None:
