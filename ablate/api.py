@@ -18,7 +18,7 @@ from ablate.core.objectives import is_evaluated, is_higher_better, unknown_direc
 from ablate.driver import campaign as driver_campaign
 from ablate.driver.alone import only_study
 from ablate.driver.campaign import change_of
-from ablate.driver.options import RunOptions
+from ablate.driver.options import RunOptions, limits_of
 from ablate.driver.plain_values import study_text
 from ablate.driver.run import search as run_study
 from ablate.functions.source import CODE, find_code, import_path, kept_if_refused, write_module
@@ -175,7 +175,8 @@ def search(
     space: Mapping[str, Any] | None = None,
     objectives: Sequence[str] = ("max val_accuracy",),
     epochs: int | None = None,
-    trials: int = 24,
+    trials: int | None = None,
+    time: float | str | None = None,
     confirm: int | None = 3,
     replicates: int = 1,
     seed: int = 0,
@@ -203,7 +204,7 @@ def search(
         "scheduler": {"name": scheduler} if isinstance(scheduler, str) else dict(scheduler),
         "constraints": list(constraints),
         "replicates": replicates,
-        "budget": {"trials": trials},
+        "budget": limits_of(trials, time),
         "confirm": None if confirm is None else {"replicates": confirm},
     }
     code = asked.home(name) / CODE

@@ -27,7 +27,9 @@ from ablate.core.objectives import (
     on_front,
     on_test,
     on_validation,
+    ranked,
     signed,
+    stopped_text,
     violation,
 )
 from ablate.core.trial import TrialState
@@ -204,3 +206,57 @@ def test_a_value_for_a_validation_metric_is_that_of_its_test_metric() -> None:
     assert given_for({"val_loss": 1.0}, "test_loss") == 1.0
     assert given_for({"val_loss": 1.0, "test_loss": 2.0}, "test_loss") == 2.0
     assert given_for({"test_loss": 2.0}, "val_loss") is None
+
+
+def test_constraints_come_first_wherever_trials_are_ordered() -> None:
+    size, error = Constraint(metric="params", op="<=", bound=100), Constraint(metric="val_loss", op="<=", bound=0.5)
+    trials = [  # in the right order; the sum of relative violations decides before the objectives
+        ("COMPLETE", 100, 0.4),
+        ("COMPLETE", 90, 0.5),
+        ("COMPLETE", 120, 0.5),
+        ("COMPLETE", 110, 0.6),  # 0.1 + 0.2
+        ("COMPLETE", 200, 0.1),
+        ("COMPLETE", 10, math.nan),
+        ("PRUNED", 50, 0.2),
+        ("PRUNED", 300, 0.1),
+        ("FAIL", 50, 0.1),
+        ("RUNNING", 50, 0.05),
+    ]
+    loss_only = [Objective(metric="val_loss", direction="minimize")]
+    for order in (list(range(len(trials))), list(range(len(trials)))[::-1], [7, 2, 9, 0, 4, 5, 1, 8, 3, 6]):
+        own = [trials[i] for i in order]
+        table = {"params": [float(t[1]) for t in own], "val_loss": [t[2] for t in own]}
+        places = ranked(loss_only, [size, error], [t[0] for t in own], table.__getitem__)
+        assert [order[place] for place in places] == list(range(len(trials)))
+
+
+def test_of_several_objectives_the_fronts_come_one_after_the_other() -> None:
+    rng = np.random.default_rng(3)
+    table = {"val_accuracy": rng.integers(0, 9, 60) / 9, "params": rng.integers(1, 9, 60) * 10.0}
+    table = {name: values.tolist() for name, values in table.items()}
+    places = ranked([ACCURACY, PARAMS], [], ["COMPLETE"] * 60, table.__getitem__)
+    left, expected = set(range(60)), []
+    while left:
+        rows = {i: (table["val_accuracy"][i], table["params"][i]) for i in left}
+        best = [
+            i for i, (a, p) in rows.items() if not any(b >= a and q <= p and (b, q) != (a, p) for b, q in rows.values())
+        ]
+        expected += sorted(best, key=lambda i: (-rows[i][0], i))
+        left -= set(best)
+    assert places == expected
+    assert ranked([ACCURACY], [], [], lambda name: []) == []
+
+
+@pytest.mark.parametrize(
+    ("states", "said"),
+    [
+        (["PRUNED"] * 17 + ["COMPLETE"] * 3, "of 17 trials that kept `params <= 100` at their last report, 17 were"),
+        (["COMPLETE"] + ["PRUNED"] * 16 + ["COMPLETE"] * 3, "of 17 trials that kept `params <= 100` at their last"),
+        (["FAIL"] * 17 + ["PRUNED"] * 3, ""),
+    ],
+)
+def test_what_part_early_stopping_had_in_an_empty_front_is_said(states: list[str], said: str) -> None:
+    bound = Constraint(metric="params", op="<=", bound=100)
+    found = stopped_text([bound], states, lambda name: [50.0] * 17 + [200.0] * 3)
+    assert found.startswith(said) if said else not found
+    assert stopped_text([], states, lambda name: []) == ""

@@ -132,3 +132,8 @@ def test_numbers_of_a_table_stay_numbers() -> None:
 def test_numbers_are_written_as_json_has_them() -> None:
     values = {"a": [math.nan, (1.5, -math.inf)], "b": {"c": math.inf, "d": "nan"}}
     assert finite(values) == {"a": [None, [1.5, None]], "b": {"c": None, "d": "nan"}}
+
+
+def test_headings_of_a_csv_file_are_no_formulas_either() -> None:
+    table = pl.DataFrame({"=1+1": [1.0], "@SUM(1)": [2.0], "-x": [3.0], "val_loss": [4.0]})
+    assert csv_text(table).splitlines()[0] == "'=1+1,'@SUM(1),'-x,val_loss"

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-NAME_RULE = "a name has 1 to 63 letters, digits, '-' or '_', and starts with a letter or digit"
+NAME_RULE = "a name has 1 to 63 letters a to z, digits, '-' or '_', and starts with a letter or digit"
 LONGEST_NAME = 200  # bytes of a metric's name
 LONGEST_TEXT = 20_000  # characters of an error, a traceback or an event's text that a ledger keeps
 

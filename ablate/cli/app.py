@@ -6,11 +6,13 @@ import logging
 import shlex
 import sys
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.logging import RichHandler
+from typer.core import TyperGroup
 
 from ablate import __version__
 from ablate.base.errors import AblateError, LedgerError, RequestError, StudyFailedError
@@ -29,11 +31,25 @@ from ablate.cli.pick import pick_app
 from ablate.cli.streams import is_reader_gone, require_printed, tolerant_streams
 from ablate.cli.terminal import PlainFormatter, console, errors, print_json
 from ablate.cli.verdict import verdict_app
-from ablate.driver.options import RunOptions
+from ablate.driver.options import RunOptions, limits_of
 from ablate.studies.locations import Locations
+
+SEARCHES = ("run", "tune", "optimize", "optimise", "sweep")  # what other tools call `search`
+
+
+class Commands(TyperGroup):
+    """The commands, and what to type instead of those of other tools."""
+
+    def resolve_command(self, ctx: typer.Context, args: list[str]) -> Any:  # type: ignore[override]
+        """Return the command that is named; end with a message if there is none."""
+        if args and args[0] in SEARCHES:
+            ctx.fail(f"No such command {args[0]!r}. Did you mean 'search'?")
+        return super().resolve_command(ctx, args)
+
 
 app = typer.Typer(
     name="ablate",
+    cls=Commands,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     help="Find out which parts of a network can be removed, what each costs, and which small network to use.",
@@ -100,13 +116,19 @@ def plan(
 
 
 @app.command(epilog="Example: ablate search search_spaces/vision.yaml --gpus 8 --gpus-per-trial 0.5")
-@options.gather(*options.RUN, "deterministic", "extend", "from_study")
+@options.gather(*options.RUN, "deterministic", "extend", "from_study", "trials", "time")
 @print_events
 def search(
-    file: options.StudyFile, asked: RunOptions, deterministic: bool = False, as_json: options.EventsAsJson = False
+    file: options.StudyFile,
+    asked: RunOptions,
+    deterministic: bool = False,
+    trials: int | None = None,
+    time: float | None = None,
+    as_json: options.EventsAsJson = False,
 ) -> Path:
     """Run a study, or continue it: search, stop early, confirm the front, write the report."""
-    return _drive(file, asked, deterministic=deterministic, as_json=as_json)
+    limits = limits_of(trials, time)
+    return _drive(file, asked, deterministic=deterministic, limits=limits, as_json=as_json)
 
 
 @app.command(epilog="Example: ablate compare search_spaces/papers/kv_attention_table2.yaml --scale 0.02")
@@ -261,6 +283,7 @@ def _drive(
     scale: float | None = None,
     only: list[str] | None = None,
     deterministic: bool = False,
+    limits: Mapping[str, Any] | None = None,
     text: str | None = None,
     as_json: bool = False,
 ) -> Path:
@@ -274,7 +297,7 @@ def _drive(
         from ablate.driver.run import search as run
 
         outcome = run(
-            file, asked, screen, scale=scale, only=only, deterministic=deterministic, text=text,
+            file, asked, screen, scale=scale, only=only, deterministic=deterministic, limits=limits, text=text,
             tell=print_event if as_json else None,
         )  # fmt: skip
     if outcome.study.campaign is not None:

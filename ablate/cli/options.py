@@ -182,6 +182,18 @@ GATHERED: dict[str, Any] = {  # by the name of a field of RunOptions, in the ord
             help="Make the same study at any concurrency; at most 8 trials per data set run at a time.",
         ),
     ],
+    "trials": Annotated[
+        int | None,
+        typer.Option(min=1, help="Number of search trials, in place of the file's `trials` and `wall_clock`."),
+    ],
+    "time": Annotated[
+        float | None,
+        typer.Option(
+            parser=duration,
+            metavar="TIME",
+            help="Time after which no trial starts, such as 15m, in place of the file's `trials` and `wall_clock`.",
+        ),
+    ],
     "extend": Annotated[
         bool,
         typer.Option(
@@ -245,7 +257,8 @@ GATHERED: dict[str, Any] = {  # by the name of a field of RunOptions, in the ord
     ],
 }
 PLACES = ("runs_dir", "data_dir", "storage", "store")
-RUN = tuple(name for name in GATHERED if name not in ("deterministic", "extend", "variants", "from_study"))
+OF_ONE_COMMAND = ("deterministic", "trials", "time", "extend", "variants", "from_study")
+RUN = tuple(name for name in GATHERED if name not in OF_ONE_COMMAND)
 
 
 def gather(*names: str, known: Mapping[str, Any] = GATHERED) -> Callable[[Callable[..., None]], Callable[..., None]]:

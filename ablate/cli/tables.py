@@ -12,7 +12,7 @@ from ablate.driver.plan import Plan, limit_rows
 from ablate.results.comparison.design import design_lines
 from ablate.results.front.budget import gain_text
 from ablate.results.rendering.numbers import quantity, spell_seconds
-from ablate.study import Study
+from ablate.study import MOST_TRIALS, Study
 
 ROWS_SHOWN = 24
 HEADS = {"q": "Q"}
@@ -51,7 +51,8 @@ def _lines(plan: Plan, shown: Plan) -> list[str]:
         total = plan.architectures[dataset]
         of_set = sum(row.dataset == dataset for row in shown.rows)
         some = f", {of_set} of them shown" if total is None or total > of_set else ""
-        text = f"{dataset}: {_count(count, 'trial')} of up to {_count(_epochs(plan, dataset), plan.study.unit)}"
+        many = _count(count, "trial") if count < MOST_TRIALS else "as many trials as the budget allows,"
+        text = f"{dataset}: {many} of up to {_count(_epochs(plan, dataset), plan.study.unit)}"
         if total is not None and plan.study.scale != 1 and plan.study.compare is not None:
             text += f", of {_count(total, 'architecture')} in full."
         else:
@@ -78,8 +79,12 @@ def _lines(plan: Plan, shown: Plan) -> list[str]:
 
 
 def _budget_lines(study: Study, hours: float | None) -> list[str]:
-    """Return what ends the search before its trials are spent, and what they cost; `hours` are of all trials."""
+    """Return what ends the search, and what its trials cost; `hours` are of all trials."""
     lines, budget = [], study.budget
+    if "trials" not in budget.model_fields_set:
+        lines.append(f"The budget is the default: {budget.trials} trials. To change it: --trials 40, or --time 15m.")
+    if budget.wall_clock is not None:
+        lines.append(f"No further trial starts after {spell_seconds(budget.wall_clock)}.")
     if (most := budget.most_hours) is not None:
         money = "" if budget.price is None else f", {budget.price * most:.2f} at {budget.price:g} each"
         lines.append(f"No further trial starts once the search has used {most:g} GPU hours{money}.")

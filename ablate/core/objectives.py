@@ -7,9 +7,13 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from ablate.base.plain_text import counted, metric_name_fault
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 SIZE_METRICS = ("params", "params_body", "flops")  # counted on the built model, before any training
 COST_METRICS = (*SIZE_METRICS, "wall_seconds")  # of the trial as a whole, the same for all its replicates
@@ -28,8 +32,8 @@ LOWER = frozenset({"error", "logloss", "loss", "mae", "perplexity", "rmse", "wer
 REVERSED = {"neg", "negative", "minus", "inverse", "gap", "drop", "delta", "difference", "reduction"}
 OTHERWISE = REVERSED | {"std", "size", "scale", "count", "time", "seconds"}  # with these it is another quantity
 _WORD = re.compile(r"f1(?![0-9])|r2(?![0-9])|[^\W\d_]+")
-COMPLETE = "COMPLETE"
-STATE_ORDER = (COMPLETE, "PRUNED", "FAIL", "RUNNING", "WAITING")  # the order of states in lists: ended ones first
+COMPLETE, PRUNED = "COMPLETE", "PRUNED"
+STATE_ORDER = (COMPLETE, PRUNED, "FAIL", "RUNNING", "WAITING")  # the order of states in lists: ended ones first
 
 
 def is_share(metric: str) -> bool:
@@ -263,6 +267,20 @@ def constraint_text(constraint: ConstraintLike) -> str:
     return f"{constraint.metric} {constraint.op} {constraint.bound:g}"
 
 
+def stopped_text(constraints: Sequence[ConstraintLike], states: Sequence[str], column: Column) -> str:
+    """Return how many trials that kept every constraint at their last report were stopped early; empty if none was."""
+    ended = [
+        state
+        for state, *row in zip(states, *(column(each.metric) for each in constraints), strict=True)
+        if state in (COMPLETE, PRUNED) and all(violation(c, v) <= 0 for c, v in zip(constraints, row, strict=True))
+    ]
+    if not constraints or not (stopped := ended.count(PRUNED)):
+        return ""
+    bounds = " and ".join(f"`{constraint_text(each)}`" for each in constraints)
+    are = "was" if stopped == 1 else "were"
+    return f"of {counted(len(ended), 'trial')} that kept {bounds} at their last report, {stopped} {are} stopped early"
+
+
 def no_front_text(complete: int, constraints: Iterable[ConstraintLike]) -> str:
     """Return why there is no front, given the number of complete trials."""
     if not complete:
@@ -319,6 +337,46 @@ def nondominated_losses(points: Any) -> list[bool]:
 
     library: Any = moocore
     return [bool(kept) for kept in library.is_nondominated(points, keep_weakly=True)]
+
+
+def best_first(
+    kinds: Sequence[int] | NDArray[Any], violations: Any, points: Any
+) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+    """Return the places of trials, the best first, and the non-dominated rank of each: the order of everything.
+
+    A trial is before another of a larger kind [n]; of one kind those come first that keep all constraints, then those
+    that violate them least in sum (`violations` [n], 0 or below where all are kept). Losses (`points` [n, m]) decide
+    among these: one by its value, which then is the rank, several by non-dominated rank and by the first of them. Equal
+    ones stay in their order. A missing loss is infinite, not NaN.
+    """
+    import moocore
+    import numpy as np
+
+    kinds, broken = np.asarray(kinds), np.maximum(np.asarray(violations, dtype=float), 0)
+    points = np.clip(np.asarray(points, dtype=float), -1e300, 1e300)
+    ranks = points[:, 0].copy()
+    for group in {*zip(kinds, broken > 0, strict=True)} if points.shape[1] > 1 else ():
+        own = (kinds == group[0]) & ((broken > 0) == group[1])
+        ranks[own] = moocore.pareto_rank(points[own])
+    return np.lexsort((points[:, 0], ranks, broken, kinds)), ranks
+
+
+def ranked(
+    objectives: Sequence[ObjectiveLike], constraints: Sequence[ConstraintLike], states: Sequence[str], column: Column
+) -> list[int]:
+    """Return the places of trials in the order of `best_first`: by state in STATE_ORDER, then constraints first.
+
+    A trial without a finite value of every objective comes after all others of its state.
+    """
+    if not len(states):
+        return []
+    rows = list(zip(*(column(objective.metric) for objective in objectives), strict=True))
+    unknown = [not all(map(math.isfinite, row)) for row in rows]
+    points = [[math.inf if gap else x for x in losses(objectives, row)] for row, gap in zip(rows, unknown, strict=True)]
+    broken = [math.inf if gap else 0.0 for gap in unknown]
+    for each in constraints:
+        broken = [sum_ + max(violation(each, v), 0.0) for sum_, v in zip(broken, column(each.metric), strict=True)]
+    return [int(i) for i in best_first([STATE_ORDER.index(state) for state in states], broken, points)[0]]
 
 
 def count_states(states: Iterable[str]) -> dict[str, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ablate.studies.locations import Locations
 
@@ -37,3 +37,8 @@ class RunOptions(Locations):
     keep_going: bool = False
     from_study: str | None = None
     variants: Sequence[str] | None = None
+
+
+def limits_of(trials: int | None, time: float | str | None) -> dict[str, Any]:
+    """Return the limits of a search that are given, as a study file's budget names them."""
+    return {name: value for name, value in {"trials": trials, "wall_clock": time}.items() if value is not None}

@@ -20,7 +20,7 @@ from ablate.driver.data_checks import refuse_unknown_metrics
 from ablate.driver.own_sizes import ADD_SIZE, OwnSizes, inside, measuring, require_told, thinned, told_sizes
 from ablate.driver.power import Earlier, PlannedPower, plan_power
 from ablate.studies.stored import knowing
-from ablate.study import VARIANT, Study
+from ablate.study import MOST_TRIALS, VARIANT, Study
 from ablate.study.checks import architectures
 from ablate.study.space import Space
 from ablate.study.tuning_seeds import tuning_seeds
@@ -119,7 +119,7 @@ class Plan:
         """Return the plan as plain values (docs/json.md)."""
         return {
             "study": self.study.name,
-            "trials": self.trials,
+            "trials": {name: count if count < MOST_TRIALS else None for name, count in self.trials.items()},
             "tuning_trials": self.tuning,
             "tuning_runs": {label: count * self.seeds_of_tuning for label, count in self.tuning.items()},
             "architectures": self.architectures,
@@ -174,7 +174,9 @@ def make_plan(study: Study, *, data_dir: Path | None, measure_time: bool, earlie
 
 
 def _hours(trials: Mapping[str, int], seconds: Mapping[str, float] | None) -> float | None:
-    return None if seconds is None else sum(trials[name] * each for name, each in seconds.items()) / 3600
+    if seconds is None or max(trials.values(), default=0) >= MOST_TRIALS:
+        return None
+    return sum(trials[name] * each for name, each in seconds.items()) / 3600
 
 
 @dataclass(frozen=True, kw_only=True)

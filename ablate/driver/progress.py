@@ -104,7 +104,7 @@ class ProgressDisplay:
         for standing in found:
             stage = standing.current
             text = " ".join(f"{count} {state.lower()}" for state, count in stage.states.items() if count)
-            counted = f"{self._stages[stage.stage]} {text or 'starting'} of {stage.total}"
+            counted = f"{self._stages[stage.stage]} {text or 'starting'}{f' of {stage.total}' * stage.is_limited}"
             parts.append(f"{standing.dataset}: {counted}; {self._leader(standing)}")
         return f"[{self._elapsed()}] " + " | ".join(parts) + f" | {self._left(found)}"
 
@@ -119,7 +119,7 @@ class ProgressDisplay:
         table = _table("data set", "stage", "", *("ended", "of", "failed"))
         for standing in found:
             for stage in standing.stages:
-                cells = (stage.done, stage.total, stage.states[TrialState.FAIL])
+                cells = (stage.done, stage.total if stage.is_limited else "–", stage.states[TrialState.FAIL])
                 name, drawn = self._stages[stage.stage], Text(bar(stage.done, stage.total))
                 table.add_row(standing.dataset, name, drawn, *map(str, cells))
         return table
@@ -168,6 +168,8 @@ class ProgressDisplay:
         seconds = [standing.seconds_left(self._slots) for standing in found]
         known = [each for each in seconds if each is not None]
         if len(known) < len(seconds):
+            if not all(stage.is_limited for stage in stages):
+                return "until the budget is used"
             return f"{trials} trial{'s' * (trials != 1)} to go"
         return f"about {_duration(sum(known))} to go"
 

@@ -60,6 +60,8 @@ from ablate.functions.border.guarded import end_processes
 from ablate.functions.command_record import empty, forget_records
 from ablate.functions.source import CODE
 from ablate.ledger import EventRecord, Ledger, StudyWriter
+from ablate.results.front.budget import ended_early_lines
+from ablate.results.trials.results import Results
 from ablate.results.trials.tables import write_study_file
 from ablate.studies import code as own
 from ablate.studies import homes as places
@@ -91,20 +93,21 @@ def search(
     scale: float | None = None,
     only: Sequence[str] | None = None,
     deterministic: bool = False,
+    limits: Mapping[str, Any] | None = None,
     text: str | None = None,
     tell: Tell | None = None,
 ) -> FinishedStudy:
     """Create or resume the study in `file`, and run it to its confirmed front and report.
 
-    `scale`, `only` and `deterministic` become part of the study (docs/compare.md, docs/searching.md). If `text` is
-    given, it is the study, and `file` is only its name in messages. `tell` gets the events of `follow`.
+    `scale`, `only`, `deterministic` and `limits` become part of the study (docs/compare.md, docs/searching.md). If
+    `text` is given, it is the study, and `file` is only its name in messages. `tell` gets the events of `follow`.
 
     Raises RequestError before anything is started, also while this process runs another study, LedgerError if the lease
     cannot be acquired, StudyFailedError if no trial completed, and KeyboardInterrupt with the signal if it was
     interrupted (the same command continues the study).
     """
     if text is None:
-        study, text = read_study(file, scale=scale, only=only, deterministic=deterministic)
+        study, text = read_study(file, scale=scale, only=only, deterministic=deterministic, limits=limits)
     else:
         study = parse_study(text, str(file))
     # The processes that end have looked at the code; with --executor local they train too.
@@ -170,7 +173,7 @@ def _search(study: Study, text: str, options: RunOptions, console: Console, tell
                 _say(console, resumption.end_text(found, ledger, engine.returns()))
         snapshot = with_files(ledger.snapshot(study.name), options)
         console.print(results_of(study, snapshot))
-        for line in unshown:
+        for line in (*ended_early_lines(Results.of(study, snapshot)), *unshown):
             _say(console, line)
         _refuse_empty(ledger, study, options)
         refuse_failed_rows(study, snapshot, report, only=options.variants)

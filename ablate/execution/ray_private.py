@@ -69,7 +69,9 @@ CONNECTING = {  # a raylet tries to connect before its object store listens, and
     "RAY_raylet_client_connect_timeout_milliseconds": "20",
     "RAY_raylet_client_num_connect_attempts": "500",
 }
-OUTER = ("RAY_ADDRESS", "RAY_JOB_CONFIG_JSON_ENV_VAR", "RAY_NAMESPACE", ray_constants.RAY_RUNTIME_ENV_HOOK)
+OPTIMIZE = "PYTHONOPTIMIZE"
+# Unset for a Ray of the study's own; under PYTHONOPTIMIZE the raylet of Ray 2.60 ends at its start.
+OUTER = ("RAY_ADDRESS", "RAY_JOB_CONFIG_JSON_ENV_VAR", "RAY_NAMESPACE", ray_constants.RAY_RUNTIME_ENV_HOOK, OPTIMIZE)
 NO_AGENT, DEAD_BECAUSE = "No available agent", "The actor is dead because"
 NOT_SET_UP = "Failed to set up runtime environment"
 NEEDED = {ray_constants.PROCESS_TYPE_GCS_SERVER: "GCS", ray_constants.PROCESS_TYPE_RAYLET: "raylet"}

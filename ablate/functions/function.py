@@ -131,13 +131,18 @@ class Function:
         return self.test(run.value("model"), config)
 
     def _check_signature(self, function: Callable[..., Any], names: tuple[str, ...]) -> None:
+        shown = f"{function.__name__}({', '.join(names)})"
         try:
-            inspect.signature(function).bind(*names)
+            signature = inspect.signature(function)
+            signature.bind(*names)
         except ValueError:  # a function written in C has no signature
             return
         except TypeError as error:
-            shown = f"{function.__name__}({', '.join(names)})"
             raise RequestError(f"trainable {self.name!r}: the function must take {shown}: {error}") from error
+        taken = list(signature.parameters)[: len(names)]
+        if any(name in names and name != wanted for name, wanted in zip(taken, names, strict=False)):
+            given = f"{function.__name__}({', '.join(taken)})"
+            raise RequestError(f"trainable {self.name!r}: the function must take {shown}, in this order, not {given}")
 
     def _check_names(self, given: set[str]) -> None:
         read = self.names_read()

@@ -128,7 +128,8 @@ def seed_folder(checkpoints: Place | None, seed: int) -> Path:
 
 
 def _shown(content: bytes) -> str:
-    return printable("\n".join(map(terminal_line, content.decode("utf-8", "replace").split("\n"))))
+    text = printable("\n".join(map(terminal_line, content.decode("utf-8", "replace").split("\n"))))
+    return text if text.strip() else ""  # a bar that was wiped leaves spaces
 
 
 @cache

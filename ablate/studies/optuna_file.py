@@ -8,20 +8,21 @@ import os
 import sqlite3
 import sys
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import optuna
 import polars as pl
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, distribution_to_json
 from optuna.storages import RDBStorage
+from optuna.storages._rdb import models  # the tables, which Optuna offers no bulk access to
 from optuna.trial import FrozenTrial
 from optuna.trial import TrialState as OptunaState
-from sqlalchemy import StaticPool
+from sqlalchemy import StaticPool, func, select
 
 from ablate.base.errors import RequestError
 from ablate.base.files import new_file
@@ -103,22 +104,69 @@ def _add_study(storage: RDBStorage, study: Study, dataset: str, found: Stored) -
     own = (report for report in found.snapshot.reports if report.key.dataset == dataset)
     reports = {number: list(of_trial) for number, of_trial in groupby(own, lambda report: report.key.number)}
     trials = {trial.key.number: trial for trial in found.snapshot.trials if trial.key.dataset == dataset}
+    ranges = study.space_for(dataset).ranges
+    forms = {name: (spec, real_distribution(spec)) for name, spec in ranges.items()}
+    distributions = {name: form for name, (_, form) in forms.items()}
     frozen = [
-        _frozen(trials[row["trial"]], study, row, objectives, reports.get(row["trial"], []))
+        _frozen(trials[row["trial"]], study, forms, row, objectives, reports.get(row["trial"], []))
         for row, objectives in zip(table.iter_rows(named=True), values, strict=True)
     ]
-    made.add_trials(frozen)
+    _insert(storage, storage.get_study_id_from_name(name), frozen, distributions)
     return name
 
 
+def _insert(
+    storage: RDBStorage, study_id: int, trials: Sequence[FrozenTrial], forms: Mapping[str, BaseDistribution]
+) -> None:
+    """Add trials to an Optuna study in one transaction; `add_trials` sends several queries for each value of each."""
+    rows: dict[Any, list[dict[str, Any]]] = {}
+    texts = {name: distribution_to_json(form) for name, form in forms.items()}
+    with storage.engine.begin() as connection:
+        first = 1 + connection.execute(select(func.count()).select_from(models.TrialModel)).scalar_one()
+        for number, trial in enumerate(trials):
+            begun = {"number": number, "study_id": study_id, "state": trial.state}
+            for model, row in [(models.TrialModel, begun | _times(trial)), *_rows(trial, texts)]:
+                rows.setdefault(model, []).append(row | {"trial_id": first + number})
+        for model, found in rows.items():
+            connection.execute(model.__table__.insert(), found)
+
+
+def _times(trial: FrozenTrial) -> dict[str, datetime | None]:
+    """Return when a trial began and ended, in UTC without a zone, as Optuna's tables have it."""
+    times = {"datetime_start": trial.datetime_start, "datetime_complete": trial.datetime_complete}
+    return {name: when and when.astimezone(UTC).replace(tzinfo=None) for name, when in times.items()}
+
+
+def _rows(trial: FrozenTrial, texts: Mapping[str, str]) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Yield the rows of a trial with their tables; `texts` are the distributions as JSON."""
+    for objective, value in enumerate(trial.values or ()):
+        stored, kind = models.TrialValueModel.value_to_stored_repr(value)
+        yield models.TrialValueModel, {"objective": objective, "value": stored, "value_type": kind}
+    for name, value in trial.params.items():
+        inner = trial.distributions[name].to_internal_repr(value)
+        yield models.TrialParamModel, {"param_name": name, "param_value": inner, "distribution_json": texts[name]}
+    for key, value in trial.user_attrs.items():
+        yield models.TrialUserAttributeModel, {"key": key, "value_json": json.dumps(value)}
+    for key, value in trial.system_attrs.items():
+        yield models.TrialSystemAttributeModel, {"key": key, "value_json": json.dumps(value)}
+    for step, value in trial.intermediate_values.items():
+        model = models.TrialIntermediateValueModel
+        stored, sort = model.intermediate_value_to_stored_repr(value)
+        yield model, {"step": step, "intermediate_value": stored, "intermediate_value_type": sort}
+
+
 def _frozen(
-    trial: TrialRecord, study: Study, row: Mapping[str, Any], values: Sequence[float], reports: Sequence[ReportRecord]
+    trial: TrialRecord,
+    study: Study,
+    forms: Mapping[str, tuple[Range, BaseDistribution]],
+    row: Mapping[str, Any],
+    values: Sequence[float],
+    reports: Sequence[ReportRecord],
 ) -> FrozenTrial:
     """Return a trial as Optuna stores it; one that is COMPLETE without finite objectives is PRUNED there."""
     known = all(math.isfinite(value) for value in values)
     state = trial.state if known or trial.state is not TrialState.COMPLETE else TrialState.PRUNED
-    ranges = study.space_for(trial.key.dataset).ranges
-    searched = {name: value for name, value in trial.config.parameters.items() if name in ranges}
+    searched = {name: value for name, value in trial.config.parameters.items() if name in forms}
     judged = state in (TrialState.COMPLETE, TrialState.PRUNED)
     begun = datetime.fromtimestamp(trial.started_at or trial.created_at)
     return FrozenTrial(
@@ -129,8 +177,8 @@ def _frozen(
         values=list(values) if judged and known else None,
         datetime_start=None if state is TrialState.WAITING else begun,
         datetime_complete=datetime.fromtimestamp(trial.finished_at or trial.created_at) if state.finished else None,
-        params={name: real_value(ranges[name], value) for name, value in searched.items()},
-        distributions={name: real_distribution(ranges[name]) for name in searched},
+        params={name: real_value(forms[name][0], value) for name, value in searched.items()},
+        distributions={name: forms[name][1] for name in searched},
         user_attrs=_user_attrs(trial, row),
         system_attrs={"constraints": _violations(study, row)} if judged and study.constraints else {},
         intermediate_values=_curve(quality_objective(study.objectives).metric, reports),

@@ -22,7 +22,7 @@ from ablate.results.front.summary import best_row
 from ablate.studies.homes import command_to_continue
 from ablate.studies.locations import Locations
 from ablate.studies.stored import Stored, cover_datasets, known_names, read_study
-from ablate.study import Study
+from ablate.study import MOST_TRIALS, Study
 from ablate.tuning.recorded import RecordedSearch, has_room, hours_spent, is_finished, is_over, recorded_searches
 from ablate.tuning.stages.racing import budget_of, spent_seeds
 from ablate.tuning.state.planned import planned_trials, tuning_trials
@@ -190,9 +190,9 @@ def _stage(search: RecordedSearch, everyone: Collection[RecordedSearch], active_
 
 
 def _ended_early(found: Stored, here: Mapping[str, RecordedSearch]) -> dict[str, str]:
-    """Return why `budget.stop` ended a search, by data set."""
+    """Return why a search ended before its budget was spent, by data set."""
     texts = {name: ended_early_text(found.results, name, len(each.search_trials())) for name, each in here.items()}
-    return {name: text for name, text in texts.items() if text and here[name].no_longer_pays}
+    return {name: text for name, text in texts.items() if text and (here[name].exhausted or here[name].no_longer_pays)}
 
 
 def _budget(found: Stored, here: Mapping[str, RecordedSearch]) -> dict[str, Any]:
@@ -206,7 +206,8 @@ def _budget(found: Stored, here: Mapping[str, RecordedSearch]) -> dict[str, Any]
         if search.campaign is not None:
             begun = len(search.search_trials())
             counts = found.study.budget.trials, begun, max(found.study.budget.trials - begun, 0)
-        trials[name] = dict(zip(("planned", "begun", "left"), counts, strict=True))
+        limited = counts[0] < MOST_TRIALS
+        trials[name] = dict(zip(("planned", "begun", "left"), counts if limited else (None, begun, None), strict=True))
     tuning = {}
     if found.study.tune is not None:
         for name, count in tuning_trials(found.study).items():
@@ -227,7 +228,8 @@ def _budget(found: Stored, here: Mapping[str, RecordedSearch]) -> dict[str, Any]
 
 
 def _budget_text(budget: Mapping[str, Any]) -> str:
-    parts = [f"{name} {one['left']:,} of {one['planned']:,} trials" for name, one in budget["trials"].items()]
+    limited = {name: one for name, one in budget["trials"].items() if one["planned"] is not None}
+    parts = [f"{name} {one['left']:,} of {one['planned']:,} trials" for name, one in limited.items()]
     for name, one in (budget["tuning_trials"] or {}).items():
         parts.append(f"{name} {one['left']:,} of {one['planned']:,} tuning trials")
     for name, one in (budget["confirmation_seeds"] or {}).items():

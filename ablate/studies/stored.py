@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,10 +14,10 @@ from rich.console import RenderableType
 from ablate.base.errors import RequestError, did_you_mean
 from ablate.base.files import refuse_links
 from ablate.core.config import LARGEST
-from ablate.core.objectives import signed
+from ablate.core.objectives import ranked
 from ablate.core.trial import TrialConfig, TrialState
 from ablate.ledger import EventRecord, Ledger, Snapshot, StudyRecord, TrialRecord
-from ablate.results.front.front import confirmed, front, metric_values
+from ablate.results.front.front import column_of, confirmed, front
 from ablate.results.report import result_lines
 from ablate.results.trials.pooling import pooled
 from ablate.results.trials.results import Results
@@ -138,7 +137,7 @@ def search_front(study: Study, trials: pl.DataFrame) -> pl.DataFrame:
 
 
 def trial_of(found: Stored, number: int | None, dataset: str | None) -> TrialRecord:
-    """Return trial `number`; without a number, the best trial on the first objective.
+    """Return trial `number`; without a number, the best complete trial (`ranked`).
 
     Raises RequestError if there is no such trial, or several.
     """
@@ -158,18 +157,12 @@ def _place(study: Study, trials: pl.DataFrame, number: int | None, dataset: str 
                 f"trial {number} of study {study.name!r}: {several if rows.height else 'there is no such trial'}"
             )
         return rows["dataset"][0], number
-    objective = study.objectives[0]
     complete = rows.filter(pl.col("state") == TrialState.COMPLETE, pl.col("stage") != "tune")
     if not complete.height:
         raise RequestError(f"study {study.name!r} has no complete trial yet")
-    ranked = [
-        (math.isnan(value), signed(objective, value), number, label)
-        for value, number, label in zip(
-            metric_values(complete, objective.metric), complete["trial"], complete["dataset"], strict=True
-        )
-    ]
-    _, _, leader, label = min(ranked)
-    return label, leader
+    states = complete["state"].to_list()
+    best = ranked(study.objectives, study.constraints, states, column_of(complete, "search"))[0]
+    return complete["dataset"][best], complete["trial"][best]
 
 
 def cover_datasets(study: Study, trials: Iterable[TrialRecord]) -> Study:

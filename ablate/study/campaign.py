@@ -18,7 +18,6 @@ OF_A_CAMPAIGN: dict[str, Any] = {  # its runs are trained in full, and only its 
     "scheduler": {"name": "none"},
     "confirm": None,
 }
-MOST_RUNS = 1_000_000  # of a campaign whose file gives no `budget.trials`
 
 
 class Closing(Section):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
+from random import Random
 from typing import Any
 
 from pydantic import ValidationError
@@ -19,7 +20,7 @@ from ablate.study.sections import METRIC_RULE, is_named
 from ablate.study.space import Space
 from ablate.study.study import VARIANT, Study
 
-COMBINATIONS_CHECKED = 200_000
+COMBINATIONS_TRIED = 300
 
 
 def faults_of(study: Study) -> list[Fault]:
@@ -33,7 +34,8 @@ def faults_of(study: Study) -> list[Fault]:
     plain += _campaign_faults(study)
     for label in study.datasets:
         plain.extend(_range_faults(study, study.space_for(label)))
-    return plain or [fault for label in study.datasets for fault in _combination_faults(study, label)]
+    alike = {repr((study.fixed(label), study.space_for(label))): label for label in study.datasets}
+    return plain or [fault for label in alike.values() for fault in _combination_faults(study, label)]
 
 
 def _name_faults(study: Study) -> Iterator[Fault]:
@@ -208,10 +210,9 @@ def _repeated(study: Study, path: str, name: str) -> Fault:
 
 
 def _combination_faults(study: Study, dataset: str) -> Iterator[Fault]:
-    """Try every combination of a data set's finite architecture axes; report one combination per reason."""
-    axes = architectures(study, study.space_for(dataset))
+    """Try combinations of a data set's finite architecture axes (see `_tried`); report one per reason."""
     seen: set[str] = set()
-    for values in itertools.islice(axes.grid(), COMBINATIONS_CHECKED):
+    for values in _tried(architectures(study, study.space_for(dataset))):
         try:
             study.settings_of(dataset, values)
         except ValueError as error:
@@ -220,6 +221,23 @@ def _combination_faults(study: Study, dataset: str) -> Iterator[Fault]:
                     seen.add(reason)
                     hint = _combined(study, values) or _way(values)
                     yield Fault(path=_blame(study, values), value=None, rule=f"impossible: {reason}.", hint=hint)
+
+
+def _tried(space: Space) -> Iterator[dict[str, Any]]:
+    """Yield every combination of a space of up to COMBINATIONS_TRIED, and that many of a larger one.
+
+    These are drawn as a Latin hypercube: each value of a setting occurs as often as its others. The search refuses the
+    impossible combinations that are not among them.
+    """
+    found = list(itertools.islice(space.grid(), COMBINATIONS_TRIED + 1))
+    if len(found) > COMBINATIONS_TRIED:
+        draw, columns = Random(0), []
+        for spec in space.ranges.values():
+            values = spec.grid() or ()
+            column = draw.sample(values, min(len(values), COMBINATIONS_TRIED)) * COMBINATIONS_TRIED
+            columns.append(draw.sample(column[:COMBINATIONS_TRIED], COMBINATIONS_TRIED))
+        found = [space.active(dict(zip(space.ranges, row, strict=True))) for row in zip(*columns, strict=True)]
+    yield from found
 
 
 def architectures(study: Study, space: Space) -> Space:

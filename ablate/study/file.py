@@ -24,6 +24,7 @@ from ablate.study.yaml_text import dotted, read_yaml, refuse, write_yaml
 
 SIZE_LIMIT_BYTES = 250_000
 FILL = "FILL IN"  # marks what `ablate new --from` leaves to the user; no command runs a file that has it
+LIMITS = ("trials", "wall_clock")  # of a budget, which the command line may replace
 IN_FLIGHT = 8  # default number of concurrent trials of a data set in a deterministic study
 _TAGS = ("value", *RANGE_KEYS)
 _DEEPEST = 100  # maximum number of dots in a path that are examined
@@ -37,13 +38,14 @@ def load_study(
 
 
 def read_study(
-    path: Path, *, scale: float | None = None, only: Sequence[str] | None = None, deterministic: bool = False
-) -> tuple[Study, str]:
+    path: Path, *, scale: float | None = None, only: Sequence[str] | None = None, deterministic: bool = False,
+    limits: Mapping[str, Any] | None = None,
+) -> tuple[Study, str]:  # fmt: skip
     """Return the study in `path`, changed by the options of the command line, and the text that describes it.
 
     The text is that of the file. If an option changes the study, the text is the settings of the file and the option
-    as YAML. Raises StudyFileError if the file has faults or has its own `scale` or `only`; its own `deterministic` is
-    kept.
+    as YAML. `limits`, of trials or time, replace both limits of the file's budget. Raises StudyFileError if the file
+    has faults or has its own `scale` or `only`; its own `deterministic` is kept.
     """
     text = read_text(path)
     data, lines = read_yaml(text, str(path))
@@ -55,6 +57,11 @@ def read_study(
         refuse(str(path), f"says `{key}:` itself; leave the option out, or take the key out of the file")
     if deterministic and "deterministic" not in data:
         options["deterministic"] = IN_FLIGHT
+    if limits and (study.compare or study.campaign):
+        refuse(str(path), "is no search, so --trials and --time do not limit it")
+    if limits:
+        own = data.get("budget", {}).items()
+        options["budget"] = {**{key: value for key, value in own if key not in LIMITS}, **limits}
     if options:
         said = {name: getattr(study, name) for name in study.model_fields_set}
         study = _shaped(said | options, lines, str(path))
@@ -173,6 +180,8 @@ def _shape_fault(group: Sequence[Any], path: YamlPath, line: int | None, data: A
     elif item["type"] == "literal_error":
         expected = re.findall(r"'([^']*)'", str(item.get("ctx", {}).get("expected", "")))
         rule, hint = "this value is not known.", did_you_mean(str(value), expected) if data else ""
+    elif item["loc"][-1] == "[key]" and item["type"] in ("string_type", "string_pattern_mismatch"):
+        rule = "a name is a text of letters, digits and '_', with no digit first"
     elif isinstance(value, dict | list):
         value = None
     if len(group) > 1:

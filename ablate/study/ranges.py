@@ -21,7 +21,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from ablate.core.config import FROZEN
-from ablate.study.space import Choices, FloatRange, IntRange, Range, Scalar
+from ablate.study.space import Choices, FloatRange, IntRange, Range, Scalar, refuse_null
 
 RANGE_KEYS = ("float", "int", "choices")
 RANGE_OPTIONS = ("log", "step", "when")
@@ -105,6 +105,7 @@ def _plain_value(value: Any) -> Any:
     """Refuse a mapping that was meant as a range, which would be passed on as a value, and infinity and NaN."""
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError("a setting is a finite number; quote it if it is text")
+    refuse_null(value)
     if isinstance(value, Mapping) and value.keys() & {*RANGE_KEYS, *RANGE_OPTIONS}:
         raise ValueError("a range is {choices: [...]}, {int: [low, high]} or {float: [low, high]}, not part of a value")
     if isinstance(value, Mapping | list | tuple):

@@ -30,6 +30,7 @@ from ablate.core.registry import COMMAND_PREFIX
 from ablate.study.patterns import compile_pattern, named_pattern
 from ablate.study.ranges import section_fields, settings
 
+MOST_TRIALS = 1_000_000  # of a study whose number of trials nothing limits
 FEWEST_DATASETS = 5  # of a sample that stands for others
 _DURATION = re.compile(r"(?:([0-9]+)d)?(?:([0-9]+)h)?(?:([0-9]+)m)?(?:([0-9]+)s)?")
 _CONSTRAINT = re.compile(r"\s*(\S(?:.*\S)?)\s*(<=|>=)\s*([-+0-9.eE_]+)\s*")
@@ -287,7 +288,7 @@ class Budget(Section):
     """What the search may spend. Confirmation is not part of it."""
 
     trials: Positive = 24
-    """Number of search trials."""
+    """Number of search trials. Without it, `wall_clock`, `gpu_hours` or `money` decide alone."""
     scope: Literal["per_dataset", "total"] = "per_dataset"
     """Whether `trials` is the number for each data set or for all together."""
     wall_clock: Duration | None = None
@@ -301,6 +302,18 @@ class Budget(Section):
     """Money after which no new trial starts, in the currency of `price`."""
     stop: Stop | None = None
     """End the search before its budget is spent, when the next trials are expected to bring too little."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_time_alone(cls, data: Any) -> Any:
+        """Limit the number of trials by default only if nothing else limits the search."""
+        limited = isinstance(data, dict) and not {"wall_clock", "gpu_hours", "money"}.isdisjoint(data)
+        return {"trials": MOST_TRIALS, **data} if limited else data
+
+    @property
+    def counts(self) -> bool:
+        """Whether the number of trials is limited."""
+        return self.trials < MOST_TRIALS
 
     @property
     def most_hours(self) -> float | None:

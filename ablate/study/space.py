@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from functools import lru_cache
+from functools import cached_property
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -128,7 +128,7 @@ class FloatRange(Range):
 
     def grid(self) -> Sequence[Scalar] | None:
         count = self.count()
-        return None if count is None or count > COUNTED else _listed(self.bounds[0], self.step or 0.0, count)
+        return None if count is None or count > COUNTED else _Steps(self.bounds[0], self.step or 0.0, count)
 
     def count(self) -> int | None:
         low, high = self.bounds
@@ -179,9 +179,20 @@ def _at(low: float, step: float, index: int) -> float:
     return float(_decimal(low) + index * _decimal(step))
 
 
-@lru_cache(maxsize=16)
-def _listed(low: float, step: float, count: int) -> tuple[float, ...]:
-    return tuple(_at(low, step, index) for index in range(count))
+@dataclass(frozen=True)
+class _Steps(Sequence[float]):
+    """The values of a real range with steps, computed when they are read."""
+
+    low: float
+    step: float
+    number: int
+
+    def __len__(self) -> int:
+        return self.number
+
+    def __getitem__(self, index: Any) -> Any:
+        places = range(self.number)[index]
+        return _at(self.low, self.step, places) if isinstance(places, int) else [self[each] for each in places]
 
 
 def _decimal(value: float) -> Decimal:
@@ -219,11 +230,18 @@ class IntRange(Range):
         raise ValueError(f"must be a whole number from {low} to {high}{_step_text(self.step)}")
 
 
+def refuse_null(value: Any) -> None:
+    """Raise ValueError for a text with the character that ends one in C, so that no process takes it."""
+    if isinstance(value, str) and "\0" in value:
+        raise ValueError("this text holds the character \\0, which no command takes")
+
+
 def _plain_choices(given: Any) -> Any:
     """Refuse what is no list of texts, finite numbers, true, false and null, with what to write instead."""
     if not isinstance(given, list | tuple):
         raise ValueError("choices are a list, as in [a, b]")
     for choice in given:
+        refuse_null(choice)
         if isinstance(choice, list | tuple | dict):
             text = json.dumps(choice, ensure_ascii=False, default=str).replace("'", "''")
             raise ValueError(f"a list or mapping is no choice: write '{text}', a text, and json.loads it in your code")
@@ -242,7 +260,7 @@ class Choices(Range):
     def faults(self) -> list[str]:
         if not self.choices:
             return ["choices must not be empty"]
-        twice = next((c for i, c in enumerate(self.choices) if any(is_same(c, o) for o in self.choices[:i])), self)
+        twice = next((choice for place, choice in enumerate(self.choices) if self.index(choice) < place), self)
         return [] if twice is self else [f"choice {twice!r} is given twice"]
 
     def grid(self) -> Sequence[Scalar]:
@@ -255,19 +273,25 @@ class Choices(Range):
     def count(self) -> int:
         return len(self.choices)
 
+    @cached_property
+    def _places(self) -> dict[tuple[type, Scalar], int]:
+        """The first position of each choice by type and value, as `is_same` compares them."""
+        return {(type(choice), choice): place for place, choice in reversed([*enumerate(self.choices)])}
+
     def contains(self, value: Any) -> bool:
-        return any(is_same(value, choice) for choice in self.choices)
+        return isinstance(value, Scalar) and (type(value), value) in self._places
 
     def read(self, value: Any) -> Scalar:
-        for same in (is_same, _is_equal_number):
-            for choice in self.choices:
-                if same(value, choice):
-                    return choice
+        if self.contains(value):
+            return self.choices[self.index(value)]
+        for choice in self.choices:
+            if _is_equal_number(value, choice):
+                return choice
         raise ValueError(f"must be one of {', '.join(texts_of(self.choices))}")
 
     def index(self, value: Any) -> int:
         """Return the position of `value`, which is one of the choices."""
-        return next(i for i, choice in enumerate(self.choices) if is_same(value, choice))
+        return self._places[type(value), value]
 
 
 def is_same(one: Any, two: Any) -> bool:

@@ -14,11 +14,12 @@ from ablate.core.config import Positive, Seeds, TaskConfig, TrainableSettings
 from ablate.core.objectives import SIZE_METRICS, BestReport, on_test, on_validation
 from ablate.core.registry import COMMAND_PREFIX, FAMILY, TRAINABLES, read_task, trainable_settings
 from ablate.core.trial import PLACEBO_SEED_BASE
-from ablate.study.campaign import MOST_RUNS, OF_A_CAMPAIGN, Campaign
+from ablate.study.campaign import OF_A_CAMPAIGN, Campaign
 from ablate.study.comparison_sections import Compare, Level, Part, Tune, Variant
 from ablate.study.design import PLACEBO, REMOVED, TWIN, Arm, Factor, arm_name, arms, merge_settings, without
 from ablate.study.ranges import is_range, narrowed, nested
 from ablate.study.sections import (
+    MOST_TRIALS,
     Budget,
     Command,
     Confirm,
@@ -43,7 +44,6 @@ OWN_DATA = "data"  # label of the data set of a function of the user's that name
 OF_A_DESIGN: dict[str, Any] = {  # a comparison trains its whole design, in full, once
     "sampler": {"name": "design"},
     "scheduler": {"name": "none"},
-    "budget": {"trials": 1_000_000},
     "confirm": None,
 }
 
@@ -129,11 +129,12 @@ class Study(Sectioned):
         """
         if not isinstance(data, dict):
             return data
-        implied = OF_A_DESIGN if data.get("compare") else {}
+        implied: Mapping[str, Any] = OF_A_DESIGN if data.get("compare") else {}
         if data.get("campaign") is not None:
-            budget = data.get("budget", {})
             implied = OF_A_CAMPAIGN
-            data = {**data, "budget": {"trials": MOST_RUNS, **budget} if isinstance(budget, dict) else budget}
+        budget = data.get("budget", {})
+        if implied and isinstance(budget, dict):
+            data = {**data, "budget": {"trials": MOST_TRIALS, **budget}}
         own_data: dict[str, Any] = {} if data.get("trainable", FAMILY) == FAMILY else {"datasets": {OWN_DATA: {}}}
         return {**implied, **own_data, **data}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,13 +14,14 @@ from typing import Any
 
 from ablate.base.plain_text import one_printable_line, settings_text
 from ablate.core.config import leaves
-from ablate.core.objectives import constraint_text, means
-from ablate.core.trial import TrialConfig, TrialState
+from ablate.core.objectives import constraint_text, means, on_test, ranked
+from ablate.core.trial import TrialConfig, TrialKey, TrialState
 from ablate.ledger import ReportRecord, StudyRecord, TrialRecord, counted_reports
 from ablate.study import VARIANT, Study
 
 VALUE_LIMIT = 6000  # characters of a parameter, the smaller of MLflow's two limits
 KEY_LIMIT = 250
+RANK = "ablate.rank"
 NAME_LIMIT = 100  # of a run: a page shows no more of it
 # A trial stopped early ended as planned but before its full length. It must not be among the finished runs that
 # MLflow's tables compare, so it is KILLED, as in Optuna's MLflow callback. SCHEDULED is a trial that will continue.
@@ -215,6 +217,31 @@ def counted_points(record: TrialRecord, reports: Sequence[ReportRecord]) -> list
     step, when = reports[-1].epoch, milliseconds(record.finished_at or reports[-1].created_at) + 1
     points = (point for point in report_points(counted) if point.key != "wall_seconds")
     return [replace(point, step=step, timestamp=when) for point in points]
+
+
+def rank_points(study: Study, trials: Sequence[TrialRecord], reports: Sequence[ReportRecord]) -> dict[TrialKey, Point]:
+    """Return the place from 1 of each ended trial of a data set, as metric RANK: confirmed networks, then `ranked`.
+
+    `reports` are those of the trials. The step is the number of ended trials, the time the end of the last one.
+    """
+    ended = [trial for trial in trials if trial.state.finished]
+    rows = {key: list(group) for key, group in groupby(reports, key=lambda r: r.key)}
+    values: list[dict[str, float]] = []
+    for trial in ended:
+        counted = means([row.metrics for row in counted_reports(trial.config, rows.get(trial.key, []))])
+        values.append({**counted, **trial.size, "wall_seconds": trial.wall_seconds})
+    confirms = [t.config.stage == "confirm" and t.state is TrialState.COMPLETE for t in ended]
+
+    def column(metric: str) -> list[float]:
+        names = (on_test(metric) if confirming else metric for confirming in confirms)
+        return [own.get(name, math.nan) for name, own in zip(names, values, strict=True)]
+
+    order = ranked(study.objectives, study.constraints, [trial.state for trial in ended], column)
+    when = milliseconds(max((trial.finished_at or trial.created_at for trial in ended), default=0))
+    return {
+        ended[i].key: Point(key=RANK, value=float(place), timestamp=when, step=len(ended))
+        for place, i in enumerate(sorted(order, key=lambda i: not confirms[i]), start=1)
+    }
 
 
 def final_objectives(study: Study, record: TrialRecord, reports: Sequence[ReportRecord]) -> list[tuple[str, float]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from ablate.base.errors import LedgerError, StaleDriverError
@@ -16,6 +17,8 @@ from ablate.tracking.store import RefusedError, Run, Store
 log = logging.getLogger(__name__)
 PROJECTED = "ablate.projected"
 REVISION = "ablate.revision"
+RANKED = "ablate.ranked"  # tag of a parent: step and time of the ranks that were shown last
+MORE = 1.1  # times as many ended trials until ranks are shown again, so that a long study costs about 10 times its runs
 
 
 @dataclass(kw_only=True)
@@ -28,6 +31,7 @@ class _Shown:
     mark: str = ""
     epoch: int = 0
     events: int = 0
+    ranked: str = ""
     deleted: bool = False
 
 
@@ -101,6 +105,7 @@ class Projector:
                 self._set_status(shown, "SCHEDULED", None)
         counts = self._ledger.counts(study.name)
         for dataset, parent in self._parents.items():
+            self._show_ranks(dataset)
             if all(state.finished for state in counts.get(dataset, {})):
                 ends = [trial.finished_at or 0.0 for trial in self._ledger.trials(study.name, dataset)]
                 self._set_status(parent, "FINISHED", contents.milliseconds(max(ends, default=study.created_at)))
@@ -266,6 +271,7 @@ class Projector:
         shown = _Shown(run_id=run.run_id, status=run.status, new=found is None, deleted=run.deleted)
         shown.mark, events = run.tags.get(REVISION, ""), run.tags.get(candidates.EVENTS, "")
         shown.events = int(events) if events.isdigit() else 0
+        shown.ranked = run.tags.get(RANKED, "")
         if not shown.deleted:
             said = contents.study_parameters(self._study, dataset)
             missing = {name: value for name, value in said.items() if name not in run.parameters}
@@ -304,9 +310,26 @@ class Projector:
             parent = self._parents[dataset]
             here = counts.get(dataset, {})
             states = {f"ablate.trials.{state.lower()}": str(here.get(state, 0)) for state in TrialState}
+            ended = sum(count for state, count in here.items() if state.finished)
+            if ended >= MORE * float(parent.ranked.partition("/")[0] or 0):
+                self._show_ranks(dataset)
             if not parent.deleted:
                 self._store.log(parent.run_id, tags={**states, REVISION: str(self._revision)})
             self._finished.discard(dataset)
+
+    def _show_ranks(self, dataset: str) -> None:
+        """Show the place of each ended trial of a data set, if others have ended since the last time."""
+        parent, trials = self._parents[dataset], self._ledger.trials(self._study.name, dataset)
+        ranks = contents.rank_points(self._study, trials, self._ledger.reports(self._study.name, dataset))
+        mark = "".join({f"{point.step}/{point.timestamp}" for point in ranks.values()})
+        if mark == parent.ranked or parent.deleted:
+            return
+        for trial in trials:
+            if trial.key in ranks and (run_id := self._run_id_of(trial, trial.key)) is not None:
+                with suppress(RefusedError):  # a user deleted the run meanwhile
+                    self._store.log(run_id, points=[ranks[trial.key]])
+        parent.ranked = mark
+        self._store.log(parent.run_id, tags={RANKED: mark})
 
     def _set_status(self, shown: _Shown, status: str, end: int | None) -> None:
         if not shown.deleted and shown.status != status:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from html import escape
 from http.cookies import CookieError, SimpleCookie
@@ -125,6 +126,8 @@ def main(host: str, port: int) -> None:
         constants.ARTIFACTS_DESTINATION_ENV_VAR: os.environ.get(DESTINATION, "./mlartifacts"),
     }
     initialize_backend_stores(uri, uri, "mlflow-artifacts:/")
-    from mlflow.server.fastapi_app import app  # reads the environment
+    with warnings.catch_warnings():  # MLflow imports a part of starlette that is deprecated
+        warnings.simplefilter("ignore")
+        from mlflow.server.fastapi_app import app  # reads the environment
 
     uvicorn.run(Gate(app, token=token, port=port), host=host, port=port, log_level="warning")

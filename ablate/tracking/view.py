@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ablate.core.objectives import is_maximized
 from ablate.study import Study
-from ablate.tracking.contents import study_note_text
+from ablate.tracking.contents import RANK, study_note_text
 
 VIEW = "ablate"  # the key of the view in the page's address: `viewStateShareKey=ablate`
 VIEW_TAG = f"mlflow.sharedViewState.{VIEW}"
@@ -19,15 +18,15 @@ RUNS_IN_CHART = 100
 def experiment_tags(study: Study) -> dict[str, str]:
     """Return the tags of a study's experiment; MLflow 3 reads them (`mlflow.sharedViewState.KEY` holds a page's state).
 
-    The view lists the trials, the best by the first objective first. Its columns are metrics and searched settings.
+    The view lists the trials, the best first (RANK). Its columns are metrics and searched settings.
     """
     first = study.objectives[0]
     searched = (*study.space.names(), *study.tuned.names())[:MOST_COLUMNS]
     metrics = list(dict.fromkeys([*(o.metric for o in study.objectives), "params", "test_accuracy"]))
     view = {
         "searchFilter": "tags.`ablate.kind` = 'trial'",
-        "orderByKey": f"metrics.`{first.metric}`",
-        "orderByAsc": not is_maximized(first),
+        "orderByKey": f"metrics.`{RANK}`",
+        "orderByAsc": True,
         "selectedColumns": [
             "attributes.`Description`",
             *(f"metrics.`{name}`" for name in metrics),

@@ -66,6 +66,8 @@ def judge(
         if missing:
             known, which = ", ".join(sorted(means)), "last" if trial.config.best is None else "best"
             error = f"no finite value of {', '.join(missing)} in the {which} report (reported: {known})"
+            if absent := [name for name in missing if name not in means]:
+                error += f": report {', '.join(absent)} in every {study.unit}"
             error += f". {report.note}" if report.note else ""
             return Decision.STOP, TrialState.FAIL, error
         return Decision.CONTINUE, TrialState.COMPLETE, None

@@ -61,3 +61,9 @@ def test_the_plan_of_a_network_of_ones_own_has_no_depth_and_no_heads(form: str, 
         assert [int(row["params"]) for row in rows] == [64 * n + n + n * 10 + 10 for n in (4, 8)]
     else:
         assert done.stdout.splitlines()[0].split() == ["variant", "data", "set", "params", "flops", "Q"]
+
+
+@pytest.mark.parametrize("word", ["run", "tune", "sweep"])
+def test_words_of_other_tools_name_search(word: str, capfd: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capfd, word, "study.yaml")
+    assert (code, f"No such command {word!r}. Did you mean 'search'?" in err) == (2, True)

@@ -12,6 +12,8 @@ from ablate.driver import resume as resumption
 from ablate.ledger import Ledger
 from ablate.study import parse_study
 from ablate.tuning import Search
+from support.commands import LOCAL, checked, write_study
+from support.commands import run as command
 from support.extended import COMPARISON, SEARCH, finish, run, seeds_of
 from support.searches import CrashError, dying, hold_of, search_of, stored, url_in
 
@@ -235,3 +237,37 @@ def test_a_study_whose_stored_fingerprint_is_of_an_older_ablate_goes_on(tmp_path
         with hold_of(study, ledger, file_text=COMPARISON, fingerprint="of before"):
             pass
         resumption.refuse_other_study(ledger, study, COMPARISON, extend=False)
+
+
+SMALL = """\
+study: small
+trainable: small_space:train
+config: {x: {choices: [1, 2, 3]}}
+objectives: [{metric: val_loss, direction: minimize}]
+scheduler: {name: none}
+budget: {trials: 2}
+confirm: null
+"""
+
+
+def test_limits_typed_replace_those_of_the_file_and_another_value_is_an_extension(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = "def train(config, run):\n    return {'val_loss': float(config['x'])}\n"
+    monkeypatch.chdir(write_study(tmp_path, {"small_space.py": train, "s.yaml": SMALL}))
+    plain = SMALL.replace("budget: {trials: 2}\n", "")
+    Path("default.yaml").write_text(plain)
+    assert "The budget is the default: 24 trials." in command(capfd, "plan", "default.yaml")[1]
+    assert "The budget is the default" not in command(capfd, "plan", "s.yaml")[1]
+    search = ("search", "s.yaml", *LOCAL)
+    code, _, err = command(capfd, *search, "--trials", "1")
+    assert code == 0, err
+    for other in ((), ("--trials", "2"), ("--time", "1h")):
+        code, _, err = command(capfd, *search, *other)
+        assert (code, "Type --extend" in err) == (2, True)
+    code, out, err = command(capfd, *search, "--time", "1h", "--extend")
+    assert code == 0, err
+    assert "data: the search ended after 3 trials: no configuration of the space is left." in out
+    status = checked("status", command(capfd, "status", "small", "--json")[1])
+    assert (status["trials"]["data"]["COMPLETE"], status["budget"]["wall_clock"]["seconds"]) == (3, 3600.0)
+    assert command(capfd, *search, "--time", "60m")[0] == 0, "the same command continues"

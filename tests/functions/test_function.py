@@ -155,6 +155,8 @@ def reads_nothing(config: Any, run: Any) -> Any:
         (reads_nothing, ("config.x",), r"config\.x: .* never reads it\. None is known\."),
         (cares_for_memory, (), r"reads config\['lr'\]"),
         (waits, (), "is an `async def`: write `def`, and asyncio.run"),
+        (lambda run, config: {}, (), r"must take <lambda>\(config, run\), in this order, not <lambda>\(run, config\)"),
+        (lambda run, cfg: {}, (), r"in this order, not <lambda>\(run, cfg\)"),
         (lambda run: {}, (), r"must take <lambda>\(config, run\): too many positional arguments"),
     ],
 )

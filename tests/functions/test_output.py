@@ -88,3 +88,10 @@ def test_without_a_disk_a_seed_has_a_folder_of_this_process() -> None:
     assert folder == seed_folder(store, 7)
     others = (seed_folder(store, 8), seed_folder(f"{store}4", 7), seed_folder(None, 7), seed_folder(None, 7))
     assert len({folder, *others}) == 5
+
+
+def test_a_bar_that_was_wiped_is_no_output(tmp_path: Path) -> None:
+    log = OutputLog(tmp_path)
+    log.write(b"\r  0%|  | 0/3\r100%|##| 3/3\r            \r\n \n")
+    log.close()
+    assert read_output(tmp_path) == ""

@@ -14,13 +14,16 @@ import pandas as pd
 import polars as pl
 import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-from optuna.trial import FrozenTrial, TrialState
+from optuna.storages import RDBStorage
+from optuna.trial import FrozenTrial, TrialState, create_trial
+from sqlalchemy import StaticPool
+from sqlalchemy.event import listen
 
 from ablate.core.objectives import means
 from ablate.core.trial import Decision
 from ablate.results.front.front import front
 from ablate.results.trials.tables import reports_table, trials_table
-from ablate.studies.optuna_file import real_distribution, real_value
+from ablate.studies.optuna_file import _insert, real_distribution, real_value
 from ablate.study.space import Choices, FloatRange
 from support.commands import run
 from support.searches import report_at, run_all, run_trial
@@ -250,3 +253,37 @@ def test_an_unknown_study_is_one_line_and_nothing_is_written(tmp_path: Path, cap
     assert "Did you mean 'looked'" in err
     assert not (tmp_path / "out").exists()
     assert [path.name for path in driver.runs.iterdir()] == ["looked"]
+
+
+def test_trials_are_inserted_as_optuna_does_and_with_few_statements() -> None:
+    forms = {
+        "x": FloatDistribution(0, 1),
+        "c": CategoricalDistribution(("a", 1, None)),
+        "n": IntDistribution(1, 64, log=True),
+    }
+    trials = [
+        create_trial(
+            state=TrialState.COMPLETE if i % 3 else TrialState.PRUNED,
+            values=[i / 7, math.inf] if i % 3 else None,
+            params={"x": i / 60, "n": i + 1, **({"c": ("a", 1, None)[i % 3]} if i % 2 else {})},
+            distributions={name: form for name, form in forms.items() if name != "c" or i % 2},
+            user_attrs={"trial": 2 * i, "error": None},
+            system_attrs={"constraints": [0.1, -2.0]},
+            intermediate_values={1: 0.5, 2: math.nan, 3: -math.inf},
+        )
+        for i in range(30)
+    ]
+    stored, statements = [], list[str]()
+    for bulk in (False, True):
+        storage = RDBStorage("sqlite://", engine_kwargs={"poolclass": StaticPool})
+        listen(storage.engine, "before_cursor_execute", lambda *said: statements.append(said[2]))
+        for name in ("s/one", "s/two"):
+            made = optuna.create_study(storage=storage, study_name=name, directions=["minimize", "maximize"])
+            sent = len(statements)
+            if bulk:
+                _insert(storage, storage.get_study_id_from_name(name), trials, forms)
+                assert len(statements) - sent < 12
+            else:
+                made.add_trials(trials)
+            stored.append(list(map(repr, made.get_trials())))
+    assert stored[:2] == stored[2:]

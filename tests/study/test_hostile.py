@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cProfile
 import re
 import resource
 import subprocess
@@ -87,8 +88,57 @@ def test_no_regular_expression_of_the_program_ends_in_a_dollar() -> None:
 
 @pytest.mark.parametrize("text", [f'{BASE}compare: {{baseline: "\\ud800"}}\n', f'{BASE}"\\udfff": 1\n'])
 def test_a_lone_surrogate_is_refused(text: str) -> None:
-    with pytest.raises(StudyFileError, match=r"s:3: .*half of a character"):
+    with pytest.raises(StudyFileError, match=r"s:3: .*invalid Unicode character escape"):
         parse_study(text, "s")
+    with pytest.raises(StudyFileError, match="half of a character"):
+        parse_study(text.encode().decode("unicode-escape"), "s")
+
+
+def function_calls(text: str) -> int:
+    """Return how many Python functions loading a study calls; the good ones only."""
+    profile = cProfile.Profile(builtins=False)
+    profile.runcall(parse_study, text)
+    return sum(entry.callcount for entry in profile.getstats())
+
+
+FUNCTION = "study: s\ntrainable: mine:train\nobjectives: [{metric: val_loss, direction: minimize}]\n"
+WIDE = {
+    "choices": "{choices: [a, b, c]}",
+    "ints": "{int: [1, 1000]}",
+    "steps": "{float: [0.0, 1.0], step: 0.000001}",
+    "conditions": "{choices: [1, 2, 3], when: {config.x0: [a]}}",
+}
+
+
+@pytest.mark.parametrize("spec", WIDE.values(), ids=WIDE)
+def test_loading_is_bound_by_the_file_and_not_by_its_space(spec: str) -> None:
+    def of(settings: int) -> int:
+        named = "".join(f", x{i}: {spec}" for i in range(1, settings))
+        return function_calls(f"{FUNCTION}config: {{x0: {{choices: [a, b]}}{named}}}\n")
+
+    of(2)  # what is made once for each type
+    assert of(40) < 5 * of(10)
+    assert of(40) < 400_000
+
+
+@pytest.mark.parametrize("kind", ["c{0}", "{0}", "{0}.5"])
+def test_a_choice_costs_the_same_among_any_number(kind: str) -> None:
+    def of(choices: int) -> int:
+        listed = ", ".join(kind.format(i) for i in range(choices))
+        below = f"{{choices: [1, 2], when: {{config.x: [{listed}]}}}}"
+        return function_calls(f"{FUNCTION}config: {{x: {{choices: [{listed}]}}, y: {below}}}\n")
+
+    of(2)
+    assert of(10_000) < 10 * of(1_000)
+
+
+@pytest.mark.parametrize(("first", "last"), [("heads", "depth"), ("depth", "heads")])
+def test_of_a_large_space_impossible_pairs_of_any_settings_are_found(first: str, last: str) -> None:
+    own = {"heads": "{choices: [1, 4]}", "depth": "{int: [1, 64]}"}
+    middle = "similarity: {choices: [separate, shared, cholesky]}, mlp: {int: [16, 900]}, pool: {choices: [mean, cls]}"
+    with pytest.raises(StudyFileError, match="similarity=cholesky needs heads=1, got heads=4") as caught:
+        parse_study(f"{BASE}model: {{{first}: {own[first]}, {middle}, {last}: {own[last]}}}\n")
+    assert len(caught.value.faults) == 1
 
 
 def test_unknown_keys_cost_no_more_than_once_each(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -223,3 +273,20 @@ def parsed(text: str) -> None:
         parse_study(text)
     except StudyFileError as error:
         str(error).encode()
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ("{x: {<<: {choices: [1, 2]}}}", "s:4: config.x.<<: YAML 1.2 has no merge key: write the settings out"),
+        ("{5: 2}", "s:4: config.5 = 5: a name is a text of letters, digits and '_', with no digit first"),
+        ("{null: 2}", "a name is a text of letters, digits and '_', with no digit first"),
+        ('{"5": 2}', "s:4: config.5 = '5': a name is a text of letters, digits and '_', with no digit first"),
+        ('{x: "a\\0b"}', "config.x = 'a\\x00b': this text holds the character \\0, which no command takes"),
+        ('{x: {choices: [b, "a\\0b"]}}', "this text holds the character \\0, which no command takes"),
+    ],
+)
+def test_names_and_texts_that_no_setting_can_have_are_refused_by_their_rule(config: str, said: str) -> None:
+    with pytest.raises(StudyFileError) as caught:
+        parse_study(f"{FUNCTION}config: {config}\n", "s")
+    assert said in str(caught.value)

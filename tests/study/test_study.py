@@ -127,7 +127,7 @@ def test_faults_of_meaning_name_place_and_way_out(change: tuple[str, str], line:
         ("study: &a [*a]", "alias of itself"),
         ("study: x\ndatasets: {}", "at least 1 item"),
         ("datasets: [digits]", "study: this key is required"),
-        ("study: x\x0cy\ndatasets: [digits]", "special characters are not allowed"),
+        ("study: x\x0cy\ndatasets: [digits]", "control characters are not allowed"),
         ("study: x\ndatasets: [digits]\nmodel: {width: {float: [16, 64]}}", "should be a valid integer"),
         ("study: x\ndatasets: [digits]\ntraining: {epochs: {float: [2, 9], step: 0.5}}", "should be a valid integer"),
         ("study: x\ndatasets: [digits]\nbudget: {wall_clock: true}", "wall_clock = True: a number, and not true"),

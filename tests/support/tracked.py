@@ -16,6 +16,7 @@ from ablate.engine.training.settings import TrainConfig
 from ablate.ledger import Ledger, NewTrial, StudyWriter
 from ablate.study import Study
 from ablate.tracking.address import default_uri
+from ablate.tracking.contents import RANK
 from ablate.tracking.mlflow_tracker import MlflowTracker
 from support.entries import entry
 from support.ledgers import SHAPE, SIZE, Clock
@@ -151,6 +152,8 @@ class World:
         for run in self.mlflow_runs():
             tags = {k: names.get(v, v) for k, v in run.data.tags.items() if k != "ablate.revision"}
             history = {k: (str(value), when) for k, (value, when) in self.history(run).items()}
+            ranks = sorted(k for k in history if k[0] == RANK)  # how often they were shown depends on when
+            history = {k: v for k, v in history.items() if k not in ranks[:-1]}
             info = (run.info.status, run.info.start_time, run.info.end_time)
             assert run.info.run_name not in shown
             shown[run.info.run_name] = (info, tags, run.data.params, history)

@@ -67,7 +67,10 @@ def test_runs_equal_the_ledger(world: World) -> None:
                     expected[f"{name}/replicate_{report.replicate}", report.epoch] = (value, when)
                 sum_so_far = expected.get((name, report.epoch), (0.0, when))[0]
                 expected[name, report.epoch] = (sum_so_far + value / len(trial.config.seeds), when)
-        assert same(world.history(run), expected)
+        found = {key: value for key, value in world.history(run).items() if key[0] != "ablate.rank"}
+        assert same(found, expected)
+    ranks = {where: run.data.metrics.get("ablate.rank") for where, run in runs.items()}
+    assert ranks == {("one", 3): 1, ("one", 0): 2, ("one", 1): 3, ("one", 2): 4, ("two", 0): None}
     statuses = {where: run.info.status for where, run in runs.items()}
     assert statuses == {
         ("one", 0): "FINISHED", ("one", 1): "KILLED", ("one", 2): "FAILED", ("one", 3): "FINISHED",
@@ -328,3 +331,19 @@ def json_or_text(text: str) -> Any:
         return json.loads(text)
     except json.JSONDecodeError:
         return text
+
+
+def test_ranks_follow_the_order_of_trials_and_are_shown_again_when_others_have_ended(world: World) -> None:
+    losses = [0.5, 0.3, 0.4, 0.2]
+    states = [TrialState.COMPLETE, TrialState.PRUNED, TrialState.COMPLETE, TrialState.COMPLETE]
+    tracker = world.tracker()
+    seen = []
+    for number, (value, state) in enumerate(zip(losses, states, strict=True)):
+        world.report(world.add(number, replicates=1), 1, value, state=state)
+        tracker.sync()
+        found = world.trial_runs()
+        seen.append([int(found["one", n].data.metrics["ablate.rank"]) for n in range(number + 1)])
+    assert seen == [[1], [1, 2], [2, 3, 1], [3, 4, 2, 1]]
+    tracker.close()
+    tags = [run.data.tags for run in world.mlflow_runs() if run.data.tags["ablate.kind"] == "study"]
+    assert [each["ablate.ranked"].split("/")[0] for each in tags] == ["4"]

@@ -15,8 +15,9 @@ from ablate.core.trial import TrialState
 from ablate.ledger import Ledger
 from ablate.results.front.budget import gpu_hours
 from ablate.results.trials.results import Results
-from ablate.study import Study, parse_study
+from ablate.study import MOST_TRIALS, Study, parse_study
 from ablate.tuning.recorded import hours_spent, recorded_searches
+from ablate.tuning.state.planned import planned_trials
 from ablate.tuning.state.trial_progress import TrialProgress
 from ablate.tuning.stopping.gain import expected_gain
 from support.ledgers import Clock, new_trial
@@ -252,3 +253,31 @@ def test_a_hostile_budget_is_refused_in_one_line(budget: str, place: str, rule: 
     assert line.startswith("f.yaml:3: ")
     assert place in line
     assert rule in line
+
+
+TIME_ALONE = """\
+study: s
+trainable: mine:train
+config: {x: {choices: [1, 2, 3]}}
+objectives: [{metric: val_loss, direction: minimize}]
+"""
+
+
+@pytest.mark.parametrize("limit", ["wall_clock: 15m", "gpu_hours: 2", "money: 5, price: 2"])
+def test_time_hours_or_money_decide_alone_where_no_number_of_trials_is_given(limit: str) -> None:
+    def budget(written: str, rest: str = "") -> Any:
+        return parse_study(f"{TIME_ALONE}budget: {{{written}}}\n{rest}").budget
+
+    assert not budget(limit).counts
+    assert [budget(text).trials for text in (f"trials: 7, {limit}", "scope: total", "price: 2")] == [7, 24, 24]
+    open_space = TIME_ALONE.replace("{choices: [1, 2, 3]}", "{float: [0, 1]}")
+    plans = [planned_trials(parse_study(f"{text}budget: {{{limit}}}\n")) for text in (TIME_ALONE, open_space)]
+    assert plans == [{"data": 3}, {"data": MOST_TRIALS}]
+    compared = "trainable: mine:train\nvariants: [{name: a}, {name: b}]\ncompare: {baseline: a, metrics: [val_loss]}\n"
+    for written in (limit, "price: 2"):  # a comparison trains its whole design
+        assert not parse_study(f"study: c\n{compared}budget: {{{written}}}\n").budget.counts
+
+
+def test_a_search_of_gpu_hours_alone_goes_on_after_the_default_number_of_trials(tmp_path: Path) -> None:
+    study = study_of(objectives=ONE, budget={"gpu_hours": 40 * TRIAL / HOUR}, scheduler={"name": "none"}, confirm=None)
+    assert 38 <= searched(study, tmp_path) <= 40

@@ -122,7 +122,7 @@ def _over_seeds(study: Study, metric: str, step: NextStep) -> str:
         time = spell_seconds(3600 * step.hours)
         text += (
             f"To find variants without a difference non-inferior with 80% power, raise replicates from "
-            f"{study.replicates} to {step.seeds} and type `ablate compare FILE --extend`: {time} of training, one "
+            f"{study.replicates} to {step.seeds} and add `--extend` to `ablate compare`: {time} of training, one "
             f"trial after another. It is another look at the results, with {step.share:.1%} of the 5% error. "
         )
     if step.margin is None:

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 import polars as pl
 
+from ablate.base.plain_text import counted
 from ablate.results.trials.results import Results
-from ablate.study import Study
+from ablate.study import MOST_TRIALS, Study
 
 
 def gpu_hours(results: Results) -> float:
@@ -49,13 +50,27 @@ def gain_text(study: Study, gain: float) -> str:
 
 
 def ended_early_text(results: Results, dataset: str, begun: int) -> str:
-    """Return why `budget.stop` ended a data set's search, or an empty text; `begun` counts its search trials."""
+    """Return why a data set's search ended before its budget was spent, or an empty text.
+
+    `begun` counts its search trials: more of them than when it ended are of a search that goes on.
+    """
     study = results.study
+    used_up = [event.payload for event in results.events_of(dataset, "exhausted")]
+    if study.compare is None and not study.budget.counts and used_up and used_up[-1]["search_trials"] == begun:
+        return f"the search ended after {counted(begun, 'trial')}: no configuration of the space is left"
     found = [event.payload for event in results.events_of(dataset, "gain_below")]
     if not found or found[-1]["search_trials"] != begun:
         return ""
     last = found[-1]
+    of = f" of {last['trials']}" if last["trials"] < MOST_TRIALS else ""
     return (
-        f"the search ended after {begun} of {last['trials']} trials: the next {last['within']} were expected to gain"
+        f"the search ended after {begun}{of} trials: the next {last['within']} were expected to gain"
         f" {gain_text(study, last['expected'])}, and `budget.stop` asks for {gain_text(study, last['gain'])}"
     )
+
+
+def ended_early_lines(results: Results) -> list[str]:
+    """Return `ended_early_text` of each data set for which there is one, as a sentence."""
+    counts = {name: results.on(name).trials.filter(stage="search").height for name in results.study.labels}
+    texts = {name: ended_early_text(results, name, begun) for name, begun in counts.items()}
+    return [f"{name}: {text}." for name, text in texts.items() if text]

@@ -9,11 +9,11 @@ from typing import Any
 import polars as pl
 
 from ablate.base.plain_text import counted
-from ablate.core.objectives import count_states, is_share, no_front_text, quality_objective
+from ablate.core.objectives import count_states, is_share, no_front_text, quality_objective, stopped_text
 from ablate.results.fits.fits import CurveFit, fit_curve
 from ablate.results.front.assessment import Assessment, assessments
 from ablate.results.front.confirmation import withheld_text
-from ablate.results.front.front import front_stage, metric_at
+from ablate.results.front.front import column_of, front_stage, metric_at
 from ablate.results.front.summary import Pick, size_metric, summary
 from ablate.results.front.tables import counted_rows, front_table, quality_name, replicate_values
 from ablate.results.front.yours import Yours, yours
@@ -70,8 +70,10 @@ class Findings:
     @property
     def no_front(self) -> str:
         """Why the front is empty, if it is."""
-        complete = self.pooled.trials.filter(stage=self.stage, state="COMPLETE").height
-        return no_front_text(complete, self.results.study.constraints)
+        rows, constraints = self.pooled.trials.filter(stage=self.stage), self.results.study.constraints
+        states = rows["state"].to_list()
+        stopped = stopped_text(constraints, states, column_of(rows, self.stage))
+        return no_front_text(states.count("COMPLETE"), constraints) + f"; {stopped}" * bool(stopped)
 
     @cached_property
     def stage(self) -> str:

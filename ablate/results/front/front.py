@@ -57,11 +57,11 @@ def candidates(
 ) -> pl.DataFrame:
     """Return the rows that may be on a front: COMPLETE, of `stage`, objectives finite, constraints satisfied."""
     rows = table.filter((pl.col("dataset") == dataset) & (pl.col("stage") == stage))
-    keep = may_stand(objectives, constraints, rows["state"].to_list(), _columns(rows, stage))
+    keep = may_stand(objectives, constraints, rows["state"].to_list(), column_of(rows, stage))
     return rows.filter(pl.Series(keep, dtype=pl.Boolean))
 
 
-def _columns(rows: pl.DataFrame, stage: str) -> Column:
+def column_of(rows: pl.DataFrame, stage: str) -> Column:
     """Return the expression of a metric of `rows` as measured at `stage`."""
     return lambda metric: metric_values(rows, metric_at(metric, stage)).tolist()
 
@@ -78,7 +78,7 @@ def front(
     for dataset in table["dataset"].unique(maintain_order=True):
         stage = front_stage(table, dataset)
         rows = table.filter((pl.col("dataset") == dataset) & (pl.col("stage") == stage))
-        stands = on_front(objectives, constraints, rows["state"].to_list(), _columns(rows, stage))
+        stands = on_front(objectives, constraints, rows["state"].to_list(), column_of(rows, stage))
         rows = rows.filter(pl.Series(stands, dtype=pl.Boolean))
         parts.append(_cheapest_first(rows, objectives, stage))
     return pl.concat(parts) if parts else table.clear()

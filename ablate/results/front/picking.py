@@ -12,9 +12,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from ablate.base.randomness import stream
-from ablate.core.objectives import constraint_text, is_cost, quality_objective, room, signed, violation
+from ablate.core.objectives import constraint_text, is_cost, quality_objective, ranked, room, violation
 from ablate.results.front.assessment import values_by_seed
-from ablate.results.front.front import candidates, confirmed, metric_at, metric_values, objective_values
+from ablate.results.front.front import candidates, column_of, confirmed, metric_at, metric_values, objective_values
 from ablate.results.front.front_uncertainty import cost_ranks, draw_means
 from ablate.results.front.tables import counted_rows, seed_values
 from ablate.results.statistics.intervals import Interval, natural_bounds, t_interval
@@ -69,7 +69,7 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class NoChoice:
-    """No network of a data set keeps the bounds: the one that misses them least, None if no network is complete."""
+    """No network of a data set keeps the bounds: the nearest by the sum of its violations, None if none is complete."""
 
     dataset: str
     row: dict[str, Any] | None
@@ -87,21 +87,17 @@ def choose(results: Results, dataset: str, asked: Sequence[Bound]) -> Choice | N
     stage = "confirm" if confirmed(found.trials).height else "search"
     rows = candidates(found.trials, objectives, dataset=dataset, stage=stage, constraints=study.constraints)
     bounds = [_at(bound, stage) for bound in asked]
-    values = [metric_values(rows, bound.metric).tolist() for bound in bounds]
-    misses = [
-        max((violation(b, v[i]) for b, v in zip(bounds, values, strict=True)), default=0.0) for i in range(rows.height)
-    ]
-    if not any(miss <= 0 for miss in misses):
-        return _nearest(dataset, rows, bounds, values, misses)
     names = {bound.metric for bound in bounds}
     free = [o for o in objectives if metric_at(o.metric, stage) not in names]
     order = [*free, *(o for o in objectives if o not in free)]
-    columns = [(o, metric_values(rows, metric_at(o.metric, stage)).tolist()) for o in order]
-    best = min(
-        (i for i, miss in enumerate(misses) if miss <= 0),
-        key=lambda i: (*(signed(o, column[i]) for o, column in columns), rows["trial"][i]),
-    )
+    places = ranked(order, bounds, rows["state"].to_list(), column_of(rows, stage))
+    if not places:
+        return NoChoice(dataset=dataset, row=None, missed=())
+    best = places[0]
     row = rows.row(best, named=True)
+    pairs = [(bound, float(metric_values(rows, bound.metric)[best])) for bound in bounds]
+    if missed := tuple((bound, value) for bound, value in pairs if violation(bound, value) > 0):
+        return NoChoice(dataset=dataset, row=row, missed=missed)
     shown = dict.fromkeys([*(metric_at(o.metric, stage) for o in objectives), *(b.metric for b in bounds)])
     last = counted_rows(found.reports)
     none = last.clear()  # costs are of the whole trial
@@ -139,21 +135,6 @@ def keeping_probabilities(
 
 def _at(bound: Bound, stage: str) -> Bound:
     return replace(bound, metric=metric_at(bound.metric, stage))
-
-
-def _nearest(
-    dataset: str,
-    rows: pl.DataFrame,
-    bounds: Sequence[Bound],
-    values: Sequence[Sequence[float]],
-    misses: Sequence[float],
-) -> NoChoice:
-    if not rows.height:
-        return NoChoice(dataset=dataset, row=None, missed=())
-    place = min(range(rows.height), key=lambda i: (misses[i], rows["trial"][i]))
-    pairs = [(bound, column[place]) for bound, column in zip(bounds, values, strict=True)]
-    missed = tuple((bound, value) for bound, value in pairs if violation(bound, value) > 0)
-    return NoChoice(dataset=dataset, row=rows.row(place, named=True), missed=missed)
 
 
 def _kept(study: Study, bound: Bound, rows: pl.DataFrame, place: int, reports: pl.DataFrame) -> Kept:

@@ -22,6 +22,8 @@ from ablate.results.trials.results import Results, once
 from ablate.results.trials.sample_tables import spread_of
 from ablate.study import VARIANT, Study
 
+MOST_ROWS = 30  # of a table in a terminal and on a page
+MOST_NAMED = 3  # settings in a network's name
 SIZES = ("parameters", "flops", "q")  # headings, without capitals
 
 
@@ -35,14 +37,30 @@ def other_settings(study: Study) -> list[str]:
     return [name for name in study.space.names() if not study.is_architecture(name)]
 
 
-def network(study: Study, row: dict[str, Any], without: Collection[str] = ()) -> str:
+def network(study: Study, row: dict[str, Any], without: Collection[str] = (), by: Collection[str] = ()) -> str:
     """Return the reader's name of a trial's network: its variant and its searched axes, otherwise its trial number.
 
-    `without` are settings that the reader is told elsewhere (`shared_settings`).
+    `without` are settings that the reader is told elsewhere (`shared_settings`). Of more than MOST_NAMED axes those of
+    `by` (`differing`) follow the trial number.
     """
-    named = [name for name in model_settings(study) if name not in without]
-    parts = ["" if VARIANT in without else row.get("variant") or "", settings_text(row, named)]
-    return " · ".join(part for part in parts if part) or f"trial {row['trial']}"
+    named = [name for name in model_settings(study) if name not in without and row.get(name) is not None]
+    number = f"trial {row['trial']}"
+    parts = ["" if VARIANT in without else row.get("variant") or ""]
+    if len(named) > MOST_NAMED:
+        parts, named = [number, *parts], [name for name in named if name in by]
+    return " · ".join(part for part in (*parts, settings_text(row, named)) if part) or number
+
+
+def differing(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
+    """Return at most MOST_NAMED settings of `names`: those with the most values in `rows`, in the order of `names`."""
+    values = {name: len({row.get(name) for row in rows}) for name in names}
+    most = sorted(names, key=lambda name: -values[name])[:MOST_NAMED]
+    return [name for name in names if name in most]
+
+
+def more_text(rows: int, file: str) -> str:
+    """Return what follows a table that ends after MOST_ROWS of its `rows`; empty if it has all of them."""
+    return f"… and {rows - MOST_ROWS:,} more: {file}" if rows > MOST_ROWS else ""
 
 
 def shared_settings(study: Study, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -225,11 +243,13 @@ def without_unknown_sizes(headings: Sequence[str], rows: Sequence[Sequence[str]]
     return [*compress(headings, kept)], [[*compress(row, kept)] for row in rows]
 
 
-def front_cells(study: Study, row: dict[str, Any], without: Collection[str] = ()) -> list[str]:
-    """Return the cells of one row of `front_table` as text, for page and terminal; `without` as in `network`."""
+def front_cells(
+    study: Study, row: dict[str, Any], without: Collection[str] = (), by: Collection[str] = ()
+) -> list[str]:
+    """Return the cells of one row of `front_table` as text; `without` and `by` as in `network`."""
     name = quality_name(study)
     return [
-        printable(f"{network(study, row, without)}{' (yours)' * row['yours']}"),
+        printable(f"{network(study, row, without, by)}{' (yours)' * row['yours']}"),
         count(row.get("params")),
         compact(row.get("flops")),
         ratio(row.get("q")),

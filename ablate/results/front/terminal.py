@@ -17,9 +17,13 @@ from ablate.results.front.findings import Findings
 from ablate.results.front.racing import racing_text
 from ablate.results.front.summary import compared_cells
 from ablate.results.front.tables import (
+    MOST_ROWS,
     cost_cells,
+    differing,
     front_cells,
     front_table,
+    model_settings,
+    more_text,
     own_costs,
     quality_name,
     shared_settings,
@@ -62,6 +66,8 @@ def _parts(results: Results, datasets: Sequence[str]) -> Iterator[RenderableType
             yield Text(printable(f"{'. '.join(filter(None, said))}."))
         yield Text("")
         yield _Front(found)
+        if more := more_text(found.front.height, "front.csv"):
+            yield Text(f"{more}\n")
         if race := racing_text(results, found.dataset):
             yield Text(f"{race}\n")
 
@@ -105,8 +111,9 @@ class _Front:
         """Yield the cells of each row; the verdict is below the difference, and so is the interval if it is narrow."""
         study, rows = self.found.results.study, self.found.rows
         name, shared = quality_name(study), shared_settings(study, rows)
-        for row in rows:
-            label, params, flops, q, mean, _, n, trial = front_cells(study, row, shared)
+        by = differing(rows, model_settings(study))
+        for row in rows[:MOST_ROWS]:
+            label, params, flops, q, mean, _, n, trial = front_cells(study, row, shared, by)
             measured = f"{mean}{reach(name, row[name], row[f'{name}_low'], row[f'{name}_high'], row['replicates'])}"
             if self.found.assessed is None:
                 yield [label, params, flops, q, *cost_cells(study, row), measured, n, trial]

@@ -9,9 +9,9 @@ from typing import Any
 import altair as alt
 import polars as pl
 
-from ablate.core.objectives import is_cost, is_maximized, signed
+from ablate.core.objectives import is_cost, is_maximized, ranked
 from ablate.results.front.axes import Axis, objective_axis, setting_axis
-from ablate.results.front.front import front, metric_values
+from ablate.results.front.front import column_of, front, metric_values
 from ablate.results.importance.importance import Importances
 from ablate.results.rendering.drawing import (
     Figure,
@@ -243,7 +243,8 @@ def drawn_trials(study: Study, rows: pl.DataFrame, metric: str, most: int) -> tu
         set(front(rows, study.objectives, constraints=study.constraints)["trial"].to_list()) if rows.height else set()
     )
     trials = rows["trial"].to_list()
-    best = min(there, key=lambda i: signed(objective, values[i]), default=None)
+    order = ranked([objective], study.constraints, rows["state"].to_list(), column_of(rows, "search"))
+    best = next((i for i in order if i in there), None)
     first = [i for i in there if trials[i] in on_front or i == best]
     others = evenly([i for i in there if i not in set(first)], max(most - len(first), 0))
     kept = sorted({*first, *others})

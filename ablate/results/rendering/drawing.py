@@ -50,7 +50,7 @@ PALETTES: dict[str, dict[str, str]] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Figure:
     """One figure: a file stem, a title, a caption in plain words, and its specification with colour roles.
 
@@ -67,6 +67,10 @@ class Figure:
     panels: tuple[Figure, ...] = ()
     tested: bool = False
     key: tuple[tuple[str, str], ...] = ()
+
+    def __repr__(self) -> str:
+        """Return stem and title, without the specification and its data."""
+        return f"Figure({self.stem!r}, {self.title!r})"
 
     def _repr_png_(self) -> bytes:
         """Return the figure as a notebook shows it."""

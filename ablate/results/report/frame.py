@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from ablate.study import Study
 
 LEADING = ("Protocol", "Scale", "Data sets", "Mode", "Metric")  # of a study's facts: those above its results
 LIBRARIES = ("polars", "scipy", "moocore", "altair", "vl-convert-python", "optuna", "ray", "torch")
+CODE = re.compile(r"<(title|script|style|pre|svg|code)\b.*?</\1>|<[^>]*>|`([^`<>\n]+)`", re.DOTALL)
 LIVE = Markup("<!-- ablate: live -->")  # in a page for `ablate ui`, where the present state is inserted
 
 
@@ -58,24 +60,27 @@ def render_page(template: str, study: Study, drawn: Sequence[Figure], *, live: b
     """
     scripts = [Markup(bundle()), Markup(asset("figures.js"))] if drawn and not live else []
     specs = {panel.stem: panel.spec for figure in drawn for panel in figure.panels or (figure,)}
-    return (
-        environment()
-        .get_template(template)
-        .render(
-            study=study,
-            leading=LEADING,
-            specs=specs,
-            palettes=PALETTES,
-            style=Markup(asset("page.css") + (asset("live.css") if live else "")),
-            scripts=scripts,
-            digests=Markup(" ".join(map(digest, scripts))),
-            live=LIVE if live else "",
-            effects=[(n, f"{smallest_effect(n):.1f}") for n in (2, 3, 5, 10, 20)],
-            versions=versions(),
-            command=f"ablate report {study.name}",
-            **parts,
-        )
+    return render(
+        template,
+        study=study,
+        leading=LEADING,
+        specs=specs,
+        palettes=PALETTES,
+        style=Markup(asset("page.css") + (asset("live.css") if live else "")),
+        scripts=scripts,
+        digests=Markup(" ".join(map(digest, scripts))),
+        live=LIVE if live else "",
+        effects=[(n, f"{smallest_effect(n):.1f}") for n in (2, 3, 5, 10, 20)],
+        versions=versions(),
+        command=f"ablate report {study.name}",
+        **parts,
     )
+
+
+def render(template: str, **values: Any) -> str:
+    """Return a template as HTML; words between backticks in its sentences are code."""
+    html = environment().get_template(template).render(**values)
+    return CODE.sub(lambda found: f"<code>{found[2]}</code>" if found[2] else found[0], html)
 
 
 def write_files(folder: Path, page: Page) -> Path:

@@ -16,10 +16,14 @@ from ablate.results.front.findings import STATE_WORDS, Findings, counts_text, fi
 from ablate.results.front.racing import racing_text
 from ablate.results.front.summary import compared_cells
 from ablate.results.front.tables import (
+    MOST_ROWS,
     cost_cells,
+    differing,
     fits_table,
     front_cells,
     front_table,
+    model_settings,
+    more_text,
     network,
     other_settings,
     own_costs,
@@ -40,7 +44,6 @@ from ablate.results.trials.pooling import NETWORK
 from ablate.results.trials.results import Results
 from ablate.study import Study
 
-MOST_ROWS = 200  # trials on the page; trials.csv has all
 MOST_ERRORS = 20
 NOT_YET: dict[str, Any] = {"importances": (), "sentences": ["They are being computed."], "table": None, "figures": []}
 
@@ -93,17 +96,20 @@ def section(found: Findings, drawn: Sequence[Figure], matters: dict[str, Any]) -
     study, results = found.results.study, found.results
     rows = found.rows
     shared = shared_settings(study, rows)
-    training = [setting for setting in other_settings(study) if setting not in shared]
+    training = differing(rows, [setting for setting in other_settings(study) if setting not in shared])
+    by = differing(rows, model_settings(study))
     compared = found.assessed is not None
     named, cells = without_unknown_sizes(
         headings(study, f"{'test' if found.tested else 'validation'}_{quality_name(study)}", compared=compared),
-        [row_cells(study, row, shared, compared=compared) for row in rows],
+        [row_cells(study, row, shared, by, compared=compared) for row in rows],
     )
     own = {
         "headings": named,
         "rows": cells,
+        "listed": cells[:MOST_ROWS],
         "training": [settings_text(row, training) for row in rows],
         "shared": shared_text(study, rows),
+        "more": more_text(len(rows), "front.csv"),
         "compared": compared,
         "warnings": list(cautions(found)),
         "splits": splits_text(found),
@@ -163,9 +169,11 @@ def headings(study: Study, quality: str, *, compared: bool) -> list[str]:
     return ["Network", "Parameters", "FLOPs", "Q", *measured, "n", "Trial"]
 
 
-def row_cells(study: Study, row: dict[str, Any], shared: Collection[str], *, compared: bool) -> list[str]:
+def row_cells(
+    study: Study, row: dict[str, Any], shared: Collection[str], by: Collection[str], *, compared: bool
+) -> list[str]:
     """Return the cells of one network under `headings`; `shared` settings are said above the table."""
-    label, params, flops, q, mean, interval, n, trial = front_cells(study, row, shared)
+    label, params, flops, q, mean, interval, n, trial = front_cells(study, row, shared, by)
     costs = cost_cells(study, row)
     if compared:
         return [label, params, *costs, mean, interval, *compared_cells(study, row), n, flops, q, trial]
@@ -173,29 +181,30 @@ def row_cells(study: Study, row: dict[str, Any], shared: Collection[str], *, com
 
 
 def _trial_list(study: Study, found: Findings) -> dict[str, Any]:
-    listed = found.listed.head(MOST_ROWS)
+    listed = found.listed.head(MOST_ROWS).rows(named=True)
+    by = differing(listed, model_settings(study))
     failed = found.listed.filter(pl.col("state") == "FAIL")
     quality = spell_metric(quality_objective(study.objectives).metric).capitalize()
     errors = [(f"Trial {row['trial']}", row["error"]) for row in failed.head(MOST_ERRORS).iter_rows(named=True)]
     headings, cells = without_unknown_sizes(
         ["Trial", "Stage", "State", "Network", "Parameters", f"{study.unit.capitalize()}s", quality],
-        [trial_cells(study, row) for row in listed.iter_rows(named=True)],
+        [trial_cells(study, row, by) for row in listed],
     )
     return {
         "trial_headings": headings,
         "trials": cells,
-        "unlisted": found.listed.height - listed.height,
+        "unlisted": more_text(found.listed.height, "trials.csv"),
         "errors": [(trial, printable(error or "no reason was recorded")) for trial, error in errors],
         "unlisted_errors": failed.height - len(errors),
     }
 
 
-def trial_cells(study: Study, row: dict[str, Any]) -> list[str]:
+def trial_cells(study: Study, row: dict[str, Any], by: Collection[str]) -> list[str]:
     """Return the cells of one trial in the list of all trials."""
     metric = quality_objective(study.objectives).metric
     value = row.get(metric)
     state = STATE_WORDS.get(row["state"], row["state"])
-    cells = [count(row["trial"]), row["stage"], state, printable(network(study, row)), count(row.get("params"))]
+    cells = [count(row["trial"]), row["stage"], state, printable(network(study, row, by=by)), count(row.get("params"))]
     return [*cells, count(row.get("epochs")), quantity(metric, value)]
 
 

@@ -48,13 +48,14 @@ def _described(results: Results, row: Mapping[str, Any], reports: pl.DataFrame |
     tip |= {"seeds": ", ".join(map(str, seeds))} if seeds else {}
     asked = commands_of_trial(study, row["dataset"], row["trial"], row["state"], settings)
     output = results.output(row["dataset"], row["trial"]) if results.output is not None else ""
+    name = network(study, dict(row))
     return {
         "number": row["trial"],
         "dataset": row["dataset"],
         "name": f"Trial {row['trial']}" if len(study.labels) == 1 else f"{row['dataset']}, trial {row['trial']}",
         "source": row["source"],
         "variant": printable(row["variant"] or ""),
-        "network": printable(network(study, dict(row))),
+        "network": "" if name == f"trial {row['trial']}" else printable(name),
         "state": row["state"],
         "tip": json.dumps(tip),
         "terms": [(term, printable(text)) for term, text in _terms(study, row, seeds, settings, reports)],

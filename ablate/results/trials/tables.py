@@ -228,9 +228,10 @@ def _put(content: bytes, path: Path) -> None:
 
 
 def csv_text(table: pl.DataFrame) -> str:
-    """Return a table as CSV whose text cells no spreadsheet interprets as formulas; empty cells are missing values.
+    """Return a table as CSV in which no spreadsheet finds a formula, also in headings; empty cells are missing values.
 
     Columns of lists are left out.
     """
     texts, flat = pl.selectors.string(), table.select(~pl.selectors.nested())
-    return flat.with_columns(texts.map_elements(spreadsheet_cell, return_dtype=pl.String)).write_csv()
+    cells = flat.with_columns(texts.map_elements(spreadsheet_cell, return_dtype=pl.String))
+    return cells.rename(spreadsheet_cell).write_csv()

@@ -13,7 +13,7 @@ from ablate.ledger import Glance
 from ablate.results.front.summary import size_metric
 from ablate.results.front.tables import quality_name
 from ablate.results.rendering.numbers import count, quantity
-from ablate.results.report.frame import asset, environment
+from ablate.results.report.frame import asset, render
 from ablate.results.report.trials import commands_of_trial
 from ablate.studies.homes import command_to_continue
 from ablate.studies.live.views import Views, counts_text, version_of
@@ -30,14 +30,14 @@ SKETCH = (100.0, 40.0)  # width and height of a small front
 def shell(template: str, *, title: str, live: str, **parts: Any) -> str:
     """Return a page with the line of state `live` at its top."""
     style = Markup(asset("page.css") + asset("live.css"))
-    return environment().get_template(template).render(title=title, style=style, live=live, **parts)
+    return render(template, title=title, style=style, live=live, **parts)
 
 
 def live_line(lines: Sequence[str], *, version: str, depth: int, state: str = "state") -> Markup:
     """Return the line of state at the top of a page `depth` folders below the root, which its script keeps new."""
     root = "../" * depth
     parts = {"lines": lines, "version": version, "state": state, "assets": f"{root}assets/", "studies": root}
-    return Markup(environment().get_template("live.html.j2").render(parts))
+    return Markup(render("live.html.j2", **parts))
 
 
 def list_parts(views: Views) -> dict[str, Any]:
@@ -68,12 +68,16 @@ def _list_row(study: Study, found: Glance, values: Mapping[str, Any] | None) -> 
             {
                 "dataset": name,
                 "trials": counts_text(found.counts.get(name, {})) or "none",
-                "left": f"{left['left']:,} of {left['planned']:,} trials" if left else "…",
+                "left": _left_text(left) if left else "…",
                 "best": _best(study, best) if best else answer or compared,
                 "points": sketch(study, fronts.get(name, [])),
             }
         )
     return {"name": study.name, "state": "running" if running_driver(found.study) else ended, "parts": parts}
+
+
+def _left_text(left: Mapping[str, Any]) -> str:
+    return "–" if left["planned"] is None else f"{left['left']:,} of {left['planned']:,} trials"
 
 
 def _best(study: Study, row: Mapping[str, Any]) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-import moocore
 import numpy as np
 from numpy.typing import NDArray
 from optuna.trial import FrozenTrial, TrialState
 
-from ablate.tuning.state.trial_progress import loss_matrix
+from ablate.core.config import LARGEST as LONGEST  # of a trial, in epochs
+from ablate.core.objectives import best_first
 
 MOST = 500  # finished trials that a sampler models
 BEST, EXTREME, NEWEST = 0.3, 0.02, 0.2  # shares of these: the best, the best on each objective, the last by number
@@ -102,11 +102,7 @@ class BoundedHistory:
         if int((rows[finished, 1] == FEASIBLE).sum()) > count:
             finished = finished[rows[finished, 1] == FEASIBLE]
         feasible = rows[finished, 1] == FEASIBLE
-        ranks = rows[finished, 2].copy()
-        points = loss_matrix(rows[finished][feasible, COLUMNS:], self.objectives)
-        if len(points):
-            ranks[feasible] = points[:, 0] if self.objectives == 1 else moocore.pareto_rank(points)
-        order = np.lexsort((rows[finished, COLUMNS], ranks, rows[finished, 1]))  # stable: rows are in order of number
+        order, ranks = best_first(rows[finished, 1], rows[finished, 2], rows[finished][:, COLUMNS:])
         if self.objectives == 1:
             return finished[order[:count]]
         cut = ranks[order[count]]
@@ -140,6 +136,6 @@ def _standing(trial: FrozenTrial, objectives: int) -> tuple[int, float, list[flo
     if trial.state is TrialState.COMPLETE:
         return FEASIBLE, 0.0, list(trial.values)
     if not trial.intermediate_values:
-        return PRUNED, 1.0, unknown
+        return PRUNED, LONGEST + 1.0, unknown
     step, value = max(trial.intermediate_values.items())
-    return PRUNED, -float(step), [value if not np.isnan(value) else np.inf] * objectives
+    return PRUNED, LONGEST - float(step), [value if not np.isnan(value) else np.inf] * objectives

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ablate.base.randomness import stream
-from ablate.core.objectives import losses, on_front
+from ablate.core.objectives import losses, on_front, ranked
 from ablate.core.trial import TrialConfig, TrialState
 from ablate.ledger import NewTrial
 from ablate.tuning.state.trial_progress import TrialProgress, loss_matrix
@@ -29,15 +29,15 @@ class FrontMember:
 
 
 def front(study: Study, trials: Sequence[TrialProgress]) -> tuple[FrontMember, ...]:
-    """Return the trials on the front (`on_front`), the best on the first objective first."""
+    """Return the trials on the front (`on_front`), the best on the first objective first (`ranked`)."""
     states = [trial.state for trial in trials]
-    stands = on_front(study.objectives, study.constraints, states, lambda name: [t.metric(name) for t in trials])
-    members = [
-        FrontMember(config=trial.config, values=tuple(trial.metric(o.metric) for o in study.objectives))
-        for trial, on_it in zip(trials, stands, strict=True)
-        if on_it
-    ]
-    return tuple(sorted(members, key=lambda m: (losses(study.objectives, m.values), m.config.key.number)))
+    asked = study.objectives, study.constraints, states, lambda name: [t.metric(name) for t in trials]
+    stands = on_front(*asked)
+    return tuple(
+        FrontMember(config=trials[i].config, values=tuple(trials[i].metric(o.metric) for o in study.objectives))
+        for i in (ranked(*asked) if any(stands) else ())
+        if stands[i]
+    )
 
 
 def spread(study: Study, members: Sequence[FrontMember], top: int | None) -> tuple[FrontMember, ...]:

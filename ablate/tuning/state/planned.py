@@ -17,10 +17,15 @@ ENUMERATED = 200_000
 
 
 def planned_trials(study: Study) -> dict[str, int]:
-    """Return the number of search trials of each data set; the size of a finite space limits it."""
+    """Return the number of search trials of each data set; the size of a finite space limits it.
+
+    It is MOST_TRIALS where nothing limits it.
+    """
     if study.compare is not None:
         return {name: len(study.design(name)) for name in study.labels}
     budget = study.budget.trials
+    if not study.budget.counts:
+        return {name: study.space_for(name).cardinality() or budget for name in study.labels}
     limits = {name: distinct(study, name, most=budget) for name in study.labels}
     if study.budget.scope == "per_dataset":
         return {name: budget if limit is None else min(budget, limit) for name, limit in limits.items()}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ablate.core.objectives import count_states
 from ablate.core.trial import Stage, TrialState
+from ablate.study import MOST_TRIALS
 from ablate.tuning.state.trial_progress import TrialProgress
 
 
@@ -29,6 +30,11 @@ class StageStanding:
         return sum(self.states.values()) + self.to_start
 
     @property
+    def is_limited(self) -> bool:
+        """Whether the number of trials is known."""
+        return self.total < MOST_TRIALS
+
+    @property
     def done(self) -> int:
         """Number of trials that have ended."""
         return sum(count for state, count in self.states.items() if TrialState(state).finished)
@@ -37,7 +43,7 @@ class StageStanding:
         """Return the seconds until the stage ends with `slots` trials at a time, or None if unknown."""
         if self.total == self.done:
             return 0.0
-        if self.seconds is None:
+        if self.seconds is None or not self.is_limited:
             return None
         rest = [max(self._expected(trial) - trial.wall_seconds, 0.0) for trial in self.running]
         new = self.total - self.done - len(self.running)
@@ -72,10 +78,11 @@ class Standing:
         found = 0.0
         for stage in self.stages:
             left = stage.seconds_left(slots)
+            if stage.stage == "search" and self.time_left is not None and stage.seconds is not None:
+                until = max(self.time_left, 0.0) + stage.seconds  # trials that run then may finish
+                left = until if left is None else min(left, until)
             if left is None:
                 return None
-            if stage.stage == "search" and self.time_left is not None and stage.seconds is not None:
-                left = min(left, max(self.time_left, 0.0) + stage.seconds)  # trials that run then may finish
             found += left
         return found
 

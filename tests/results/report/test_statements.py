@@ -6,10 +6,14 @@ import re
 from pathlib import Path
 
 import pytest
+from markupsafe import Markup
 
 from ablate.ledger import Ledger
 from ablate.results.front.summary import summary
+from ablate.results.front.tables import differing, network
+from ablate.results.rendering.drawing import Figure
 from ablate.results.report import front_lines, front_table, write_report
+from ablate.results.report.frame import render
 from ablate.results.trials.results import Results
 from support.commands import run
 from support.page_reader import Reader, printed
@@ -146,3 +150,56 @@ def test_an_empty_front_says_why(tmp_path: Path, constraints: list[str], params:
     assert f"No front yet on digits: {says}" in (text := printed(front_lines(results), width=200))
     assert "No front yet on mnist: no trial is complete." in text
     assert f"There is no answer yet: {says}" in Reader(write_report(results, tmp_path).read_text()).text
+
+
+def test_words_between_backticks_are_code_in_sentences_alone() -> None:
+    text = "type `ablate compare` <b> or `x`"
+    html = render("shell.html.j2", title=text, text=text, style=Markup("a::after { content: '`x`' }"), live="")
+    assert html.count("<code>ablate compare</code> &lt;b&gt; or <code>x</code>") == 2
+    assert "content: '`x`'" in html
+
+
+def test_the_repr_of_a_figure_is_short() -> None:
+    figure = Figure(stem="front-data", title="Front", caption="x", spec={"data": list(range(10_000))})
+    assert repr((figure,)) == "(Figure('front-data', 'Front'),)"
+
+
+def test_tables_of_a_long_front_end_after_thirty_rows_and_name_the_file(tmp_path: Path, quick: None) -> None:
+    rows = [
+        trial_row("digits", n, params=1000 + n, val_accuracy=0.5 + n / 4000, **{"model.width": 8 + n})
+        for n in range(2000)
+    ]
+    results = Results(make_study(confirm=None), trials_of(rows), reports_of([]))
+    text = printed(front_lines(results), width=120)
+    assert "… and 1,970 more: front.csv" in text
+    assert text.count("\n") < 60
+    page = write_report(results, tmp_path).read_text()
+    for file in ("front.csv", "trials.csv"):
+        assert f"… and 1,970 more: {file}" in page
+        assert len((page_file := tmp_path / "report" / file).read_text().splitlines()) == 2001, page_file
+
+
+def test_a_name_of_more_than_three_settings_is_the_number_and_what_differs_most() -> None:
+    names = ("width", "depth", "mlp", "heads", "pair_position")
+    study = make_study(model={name: {"int": [1, 64]} for name in names})
+    rows = [
+        {
+            "trial": n,
+            "variant": None,
+            **{f"model.{name}": 2 + (n * step) % 5 for name, step in zip(names, (0, 1, 0, 1, 1), strict=True)},
+        }
+        for n in range(5)
+    ]
+    by = differing(rows, [f"model.{name}" for name in names])
+    assert by == ["model.depth", "model.heads", "model.pair_position"]
+    assert network(study, rows[3], by=by) == "trial 3 · depth 5 · heads 5 · pair position 5"
+    assert network(study, rows[3]) == "trial 3"
+    assert network(study, rows[3], without=("model.width", "model.mlp")) == "depth 5 · heads 5 · pair position 5"
+
+
+def test_an_empty_front_says_how_many_trials_that_kept_the_constraints_were_stopped() -> None:
+    study = make_study(confirm=None, constraints=["params <= 500"])
+    rows = [trial_row("digits", n, params=100, val_accuracy=0.5, state="PRUNED", epochs=1) for n in range(17)]
+    rows += [trial_row("digits", 17, params=1000, val_accuracy=0.9)]
+    said = "of 17 trials that kept `params <= 500` at their last report, 17 were stopped early."
+    assert said in printed(front_lines(Results(study, trials_of(rows), reports_of([]))), width=250)
