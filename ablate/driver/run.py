@@ -37,6 +37,7 @@ from ablate.base.files import (
 from ablate.base.garbage import collect_as_usual
 from ablate.base.redaction import error_text, redact_url
 from ablate.core.config import DatasetFacts
+from ablate.core.objectives import stopped_text
 from ablate.core.trainable import Trainable
 from ablate.core.trial import TrialKey, TrialState, checkpoint_folder
 from ablate.driver import resume as resumption
@@ -61,8 +62,9 @@ from ablate.functions.command_record import empty, forget_records
 from ablate.functions.source import CODE
 from ablate.ledger import EventRecord, Ledger, StudyWriter
 from ablate.results.front.budget import ended_early_lines
+from ablate.results.front.front import column_of
 from ablate.results.trials.results import Results
-from ablate.results.trials.tables import write_study_file
+from ablate.results.trials.tables import trials_table, write_study_file
 from ablate.studies import code as own
 from ablate.studies import homes as places
 from ablate.studies.model_export import write_kept
@@ -391,4 +393,7 @@ def _refuse_empty(ledger: Ledger, study: Study, options: RunOptions) -> None:
     if again := unreported(ledger, study):
         words = ["ablate", "retry", study.name, str(again[-1].key.number), *options.runs_option()]
         reason += f". Correct it and type the same command; to try it unchanged: {shlex.join(words)}"
+    rows = trials_table(ledger.snapshot(study.name))
+    if stopped := stopped_text(study.constraints, rows["state"].to_list(), column_of(rows, "search")):
+        reason += f" {stopped[0].upper()}{stopped[1:]}."
     raise StudyFailedError(f"study {study.name!r}: none of its {len(trials)} trials completed.{reason}")
