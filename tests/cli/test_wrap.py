@@ -81,7 +81,7 @@ WRONG = {
     "name": (["--metric", "accuracy={number}"], "--metric 'accuracy={number}': a name begins with val_… or train_…"),
     "split": (["--metric", "val/acc={number}"], "val_… or train_…, as in 'val_acc=val/acc={number}'"),
     "test split": (
-        ["--metric", "val_x=1 {number}", "--test-metric", "test/acc={number}"],
+        ["--metric", "val_acc=1 {number}", "--test-metric", "test/acc={number}"],
         "'test_acc=test/acc={number}'",
     ),
     "no name": (["--metric", "({number})"], "begin with the name of the metric, as in 'val_acc={number}'"),
@@ -133,7 +133,7 @@ OWN_COMMAND = f"{sys.executable} own.py --lr {{lr}} --opt {{opt}} --seed {{seed}
 
 
 def config_of(*settings: str) -> Any:
-    return yaml.safe_load(study_text(OWN_COMMAND, settings, name="n", metrics=["val_x={number}"]))["config"]
+    return yaml.safe_load(study_text(OWN_COMMAND, settings, name="n", metrics=["val_acc={number}"]))["config"]
 
 
 def test_defaults_are_typed_behind_a_range_or_taken_from_the_script(folder: Path, caplog: Any) -> None:
@@ -164,7 +164,7 @@ OUTSIDE = {
 
 @pytest.mark.parametrize(("setting", "says"), OUTSIDE.items())
 def test_a_default_outside_of_its_range_is_refused(setting: str, says: str, capfd: Any) -> None:
-    code, _, err = run(capfd, "wrap", COMMAND, setting, "a=true", "--metric", "val_x={number}", *LOCAL)
+    code, _, err = run(capfd, "wrap", COMMAND, setting, "a=true", "--metric", "val_acc={number}", *LOCAL)
     assert code == 2
     assert says in err, err
 

@@ -62,7 +62,7 @@ def test_a_range_that_was_wrong_from_the_start_is_corrected_under_the_same_name(
     assert "No trial of this study has reported: it begins again with the settings of now." in out
     assert [number for number, *_ in values()] == [0, 1, 2]
     assert all(0.1 <= x <= 0.5 and state == "COMPLETE" for _, x, state in values())
-    code, _, err = search(corrected.replace("0.5]", "0.6]"))
+    code, _, err = search(corrected.replace("0.5]", "0.4]"))
     assert (code, "would make its trials incomparable" in err) == (2, True)
 
 
