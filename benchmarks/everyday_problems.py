@@ -24,6 +24,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.distributions import FloatDistribution as Float
 from optuna.distributions import IntDistribution as Int
 from outside import Recorded, tables
+from record import RESULTS
 from simulated_search import recorded
 
 Array = NDArray[np.float64]
@@ -144,8 +145,11 @@ def curves(name: str, *, both: bool = False) -> Curves:
 
 @cache
 def _boosted(name: str, both: bool) -> Curves:
-    """Return a table of $ABLATE_TABLES: 300 configurations, the first of them that of the library's defaults."""
-    file = Path(os.environ.get("ABLATE_TABLES", "tables")) / f"{name}.csv.gz"
+    """Return a table of 300 recorded configurations, the first of them that of the library's defaults.
+
+    $ABLATE_TABLES names another folder than results/tables.
+    """
+    file = Path(os.environ.get("ABLATE_TABLES", RESULTS / "tables")) / f"{name}.csv.gz"
     if not file.exists():
         raise SystemExit(f"{file} is missing. Set ABLATE_TABLES to the folder that has {file.name}")
     with gzip.open(file, "rt") as text:
