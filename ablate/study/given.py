@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from ablate.base.errors import Fault, did_you_mean
+from ablate.study.ranges import is_range
 from ablate.study.space import Range, is_same, texts_of
 from ablate.study.study import Study
 
@@ -69,8 +70,9 @@ def _read(spec: Range, value: Any) -> Any:
 
 def start_faults(study: Study) -> Iterator[Fault]:
     """Yield every fault of `start` and of the defaults of ranges."""
-    spaces = [study.tuned, *(study.space_for(label) for label in study.datasets)]
-    defaults = [(f"{n}.default", spec) for space in spaces for n, spec in space.ranges.items() if spec.has_default]
+    ranges = [each for label in study.datasets for each in study.space_for(label).ranges.items()]
+    ranges += [each for each in (study.tune.given() if study.tune is not None else {}).items() if is_range(each[1])]
+    defaults = [(f"{name}.default", spec) for name, spec in ranges if spec.has_default]
     if study.compare is not None:
         rule = "a comparison trains its whole design: leave this out"
         paths = [*["start"][: len(study.start)], *(path for path, _ in defaults)]
