@@ -272,10 +272,10 @@ def test_a_bound_on_size_refuses_no_proposal_and_given_values_are_kept(tmp_path:
 
 
 def test_a_learned_bound_is_learned(tmp_path: Path) -> None:
-    """The loss asks for a high learning rate, the bound on train_accuracy for one below 1e-2."""
+    """The loss asks for a high learning rate, the bound on train_share for one below 1e-2."""
     rates = {"epochs": 1, "learning_rate": {"float": [1e-4, 1e-1], "log": True}}
     model = {"width": {"int": [8, 64], "step": 8}}
-    study = front_study(model=model, training=rates, constraints=["train_accuracy >= 0.5"])
+    study = front_study(model=model, training=rates, constraints=["train_share >= 0.5"])
 
     def rising(config: TrialConfig, epoch: int) -> float:
         return (math.log10(family(config).training.learning_rate) + 4) / 3
@@ -285,7 +285,7 @@ def test_a_learned_bound_is_learned(tmp_path: Path) -> None:
         while (config := search.next_trial()) is not None:
             share = 1 - rising(config, 1)
             kept.append(share >= 1 / 3)
-            search.report(config.key, report_at(config, 1, rising, train_accuracy=share + 0.5 - 1 / 3))
+            search.report(config.key, report_at(config, 1, rising, train_share=share + 0.5 - 1 / 3))
             rates_found.append(rising(config, 1))
     assert np.mean(kept[10:]) > 0.45
     assert max(rate for rate, keeps in zip(rates_found, kept, strict=True) if keeps) > 2 / 3 - 0.02
@@ -307,7 +307,7 @@ def test_a_bound_on_the_size_of_ones_own_network_is_learned(sampler: str) -> Non
         width = new.config.parameters["config.width"]
         found.append(width)
         means = {"val_loss": 1.0 - width / 1000, "params": float(width)}  # the larger, the better
-        ended = {"state": TrialState.COMPLETE, "epoch": 1, "means": means, "sampler_state": {}, "size": None}
+        ended = {"state": TrialState.COMPLETE, "epoch": 1, "means": means, "sampler_state": {}, "size": {}}
         trial = TrialProgress(config=new.config, **ended)
         suggester.curves.observe(trial, means)
         suggester.put(trial)
@@ -502,7 +502,7 @@ def function_study(objectives: list[dict[str, Any]], **changes: Any) -> Study:
 
 def front_found(study: Study, trials: int = 40) -> np.ndarray:
     """Return the points of a search whose loss falls with the width and whose latency is the logarithm of the width."""
-    suggester = Suggester(study=study, dataset="data", measure=lambda *_: None, facts=DatasetFacts)
+    suggester = Suggester(study=study, dataset="data", measure=lambda many, _: [{}] * len(many), facts=DatasetFacts)
     points = []
     for number in range(trials):
         new = suggester.suggest(number)
@@ -511,7 +511,7 @@ def front_found(study: Study, trials: int = 40) -> np.ndarray:
         loss = 1 / math.sqrt(width) + (math.log10(lr) + 2) ** 2 / 10
         points.append([loss, math.log10(width)])
         means = {"val_loss": loss, "val_latency": math.log10(width)}
-        ended = {"state": TrialState.COMPLETE, "epoch": 1, "means": means, "sampler_state": {}, "size": None}
+        ended = {"state": TrialState.COMPLETE, "epoch": 1, "means": means, "sampler_state": {}, "size": {}}
         trial = TrialProgress(config=new.config, **ended)
         suggester.curves.observe(trial, means)
         suggester.put(trial)
