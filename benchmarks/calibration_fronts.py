@@ -10,17 +10,14 @@ import numpy as np
 import scipy
 from calibration_rows import Row, average, generator, rate, repetitions
 
-from ablate.base.spending import spend
 from ablate.results.front.answer import compare_with_best, unselected_best
 from ablate.results.front.front_uncertainty import draw_means, volume
 from ablate.results.front.picking import Bound, keeping_probabilities
 from ablate.results.statistics.two_way import lay_out
-from ablate.tuning.stages.front_probability import pool_seeds
-from ablate.tuning.stages.racing import ERROR_RATE, decide, most_uncertain
 
 SHARES = (0.0, 0.5, 0.9)  # of a seed's variance that all networks share
 CORNER = np.array([0.4, 5.5])
-SEED_SD, BINS, BUDGET = 0.015, 5, 60
+SEED_SD, BINS = 0.015, 5
 FRONT, ABOUT = "P(front)", "P(front) of draws about the means (not used)"
 PICK, FRESH, ALONE = "ablate pick, mean", "ablate pick, fresh training", "ablate pick, t of the picked seeds (not used)"
 LAW, EQUAL = "scattered about a law", "almost equal (a known limit above .4)"
@@ -37,20 +34,19 @@ def seeded(random: np.random.Generator, truth: Values, seeds: int, share: float)
 
 
 def unequal_seeds(share: float) -> Iterator[Row]:
-    """The answer of a search where equal networks have unequal seeds: given, random, and given by a race."""
+    """The answer of a search where equal networks have unequal seeds: given or random."""
     for shared in SHARES:
         few = np.array([3, 20, 20, 20])
         given = "4 equal networks, 3, 20, 20 and 20 seeds"
         yield from answer_rows(given, shared, share, lambda v, _, few=few: without(v, few), 4)
         yield from answer_rows("6 equal networks, 3 to 20 seeds at random", shared, share, at_random, 6)
-        yield from answer_rows(f"6 equal networks, race of 3 seeds each and {BUDGET} in all", shared, share, raced, 6)
 
 
 def answer_rows(name: str, shared: float, share: float, cut: object, networks: int) -> Iterator[Row]:
     """Yield the rows of pages of equal networks whose values `cut` leaves out."""
     random, worse, covered, bias = generator("unequal", name, str(shared)), [], [], []
     for _ in range(repetitions(1_000, share)):
-        values = cut(seeded(random, np.zeros(networks), BUDGET if cut is raced else 20, shared), random)  # type: ignore[operator]
+        values = cut(seeded(random, np.zeros(networks), 20, shared), random)  # type: ignore[operator]
         worse.append(any(row.verdict == "worse" for row in compare_with_best(values) or ()))
         number = unselected_best(values)
         covered.append(number.low <= 0 <= number.high)
@@ -62,7 +58,7 @@ def answer_rows(name: str, shared: float, share: float, cut: object, networks: i
 
 
 def without(values: Values, counts: Values) -> Values:
-    """Return `values` with NaN after the first `counts` [networks] seeds, as a race gives them."""
+    """Return `values` with NaN after the first `counts` [networks] seeds."""
     kept = np.arange(values.shape[1]) < counts[:, None]
     return np.where(kept, values, np.nan)[:, kept.any(axis=0)]
 
@@ -70,21 +66,6 @@ def without(values: Values, counts: Values) -> Values:
 def at_random(values: Values, random: np.random.Generator) -> Values:
     """Return `values` with 3 to all seeds of each network."""
     return without(values, random.integers(3, values.shape[1] + 1, len(values)))
-
-
-def raced(values: Values, _: np.random.Generator) -> Values:
-    """Return `values` with the seeds that a race for the front gives, 3 each and BUDGET in all."""
-    counts, decided = np.full(len(values), 3), dict[int, bool]()
-    for number in itertools.count(1):
-        samples = [np.stack([-values[i, :k], np.full(k, float(i))], axis=1) for i, k in enumerate(counts)]
-        means = pool_seeds(samples, [True, False])
-        decided = decide(means, spend(ERROR_RATE, number)) | decided
-        given = most_uncertain(means, [i for i in range(len(values)) if i not in decided])
-        given = given[: BUDGET - int(counts.sum())]
-        if not given:
-            return without(values, counts)
-        counts[given] += 1
-    raise AssertionError
 
 
 def worlds(random: np.random.Generator, networks: int) -> dict[str, tuple[Values, Values]]:

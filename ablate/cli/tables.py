@@ -10,7 +10,6 @@ from ablate.cli.power import power_lines
 from ablate.core.objectives import SIZE_METRICS
 from ablate.driver.plan import Plan, limit_rows
 from ablate.results.comparison.design import design_lines
-from ablate.results.front.budget import gain_text
 from ablate.results.rendering.numbers import quantity, spell_seconds
 from ablate.study import MOST_TRIALS, Study
 
@@ -70,11 +69,6 @@ def _lines(plan: Plan, shown: Plan) -> list[str]:
     lines += _budget_lines(plan.study, hours)
     if plan.confirmations:
         lines.append(f"Then each configuration of a front is trained once more on {plan.confirmations} fresh seeds.")
-    if plan.confirmation_budget is not None:
-        lines.append(
-            "Networks whose place on the front is uncertain then get further seeds, until the confirmation of a data"
-            f" set has trained {plan.confirmation_budget:,} seeds in all."
-        )
     return [*lines, *power_lines(plan), *(f"Note: {line}" for line in plan.cautions)]
 
 
@@ -90,11 +84,6 @@ def _budget_lines(study: Study, hours: float | None) -> list[str]:
         lines.append(f"No further trial starts once the search has used {most:g} GPU hours{money}.")
     if hours is not None and budget.price is not None:
         lines.append(f"At full length they cost {budget.price * hours:.2f} on GPUs as fast as this machine.")
-    if (stop := budget.stop) is not None:
-        least = gain_text(study, stop.gain)
-        lines.append(
-            f"The search of a data set ends once {stop.within} more trials are expected to gain less than {least}."
-        )
     return lines
 
 

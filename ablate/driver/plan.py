@@ -63,7 +63,6 @@ class Plan:
     architectures: dict[str, int | None]
     trials: dict[str, int]
     confirmations: int
-    confirmation_budget: int | None
     seconds_per_trial: dict[str, float] | None
     cautions: tuple[str, ...]
     earlier: Earlier | None = None
@@ -124,7 +123,6 @@ class Plan:
             "tuning_runs": {label: count * self.seeds_of_tuning for label, count in self.tuning.items()},
             "architectures": self.architectures,
             "confirmations_at_most": self.confirmations,
-            "confirmation_budget": self.confirmation_budget,
             "seconds_per_trial": self.seconds_per_trial,
             "seconds_per_tuning_trial": self.seconds_per_tuning_trial,
             "hours_one_after_another": self.hours(),
@@ -161,7 +159,6 @@ def make_plan(study: Study, *, data_dir: Path | None, measure_time: bool, earlie
         architectures={label: sizing[label].architectures() for label in study.labels},
         trials=planned_trials(study),
         confirmations=study.confirm.replicates if study.confirm else 0,
-        confirmation_budget=study.confirm.budget if study.confirm else None,
         seconds_per_trial=seconds,
         cautions=(
             *cautions(study, facts, data_dir),

@@ -7,9 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, create_model
 
-Number = Annotated[str, Field(pattern=r"^(0|[1-9]\d{0,17})$")]  # of a trial, as a key of JSON
 Finite = Annotated[float, Field(allow_inf_nan=False)]
-Pair = Annotated[list[NonNegativeInt], Field(min_length=2, max_length=2)]  # search trial and seed
 Shares = Annotated[list[Finite | None], Field(min_length=2, max_length=2)]  # first-order and total
 STRICT = ConfigDict(strict=True)
 
@@ -33,8 +31,6 @@ def _payload(needed: Mapping[str, Any], optional: Mapping[str, Any] | None = Non
 
 _TRIAL = _payload({"trial": NonNegativeInt}, {"epoch": NonNegativeInt})
 _COUNT = {"search_trials": NonNegativeInt}
-_RACED: dict[str, Any] = {"round": PositiveInt, "given": list[Pair], "decided": dict[Number, bool], "budget": int}
-_RACED["seeds"] = dict[Number, int]
 _ANSWER: dict[str, Any] = {"request": int, "command": str, "refused": str}
 _ANSWER |= {"start": NonNegativeInt, "trial": NonNegativeInt}
 _ANSWER |= {"candidate": NonNegativeInt, "settings": dict[str, Any], "known": NonNegativeInt, "runs": PositiveInt}
@@ -47,11 +43,7 @@ PAYLOADS: Mapping[str, type[BaseModel]] = {
     "exhausted": _payload(_COUNT | {"fingerprint": str}),
     "time_up": _payload({"wall_clock": Finite}),
     "hours_up": _payload(_COUNT | {"gpu_hours": Finite, "used": Finite}),
-    "gain_below": _payload(
-        _COUNT | {"gain": Finite, "within": PositiveInt, "expected": Finite, "trials": PositiveInt},
-    ),
-    "frozen": _payload(_COUNT | {"confirmed": list[NonNegativeInt]}, {"budget": int}),
-    "raced": _payload(_RACED | {"reason": Literal["", "certain", "budget"]}),
+    "frozen": _payload(_COUNT | {"confirmed": list[NonNegativeInt]}),
     "test_opened": _TRIAL,
     "resumed": _TRIAL,
     "retried": _TRIAL,

@@ -24,7 +24,6 @@ from ablate.studies.locations import Locations
 from ablate.studies.stored import Stored, cover_datasets, known_names, read_study
 from ablate.study import MOST_TRIALS, Study
 from ablate.tuning.recorded import RecordedSearch, has_room, hours_spent, is_finished, is_over, recorded_searches
-from ablate.tuning.stages.racing import budget_of, spent_seeds
 from ablate.tuning.state.planned import planned_trials, tuning_trials
 
 STAGES = {"search": "searching", "confirm": "confirming", "finished": "finished"}
@@ -185,14 +184,14 @@ def _stage(search: RecordedSearch, everyone: Collection[RecordedSearch], active_
         return "tune"
     if not is_over(search, everyone, active_seconds):
         return "search"
-    ended = search.settled and all(trial.state.finished for trial in search.trials.values())
+    ended = search.frozen and all(trial.state.finished for trial in search.trials.values())
     return "finished" if ended else "confirm"
 
 
 def _ended_early(found: Stored, here: Mapping[str, RecordedSearch]) -> dict[str, str]:
     """Return why a search ended before its budget was spent, by data set."""
     texts = {name: ended_early_text(found.results, name, len(each.search_trials())) for name, each in here.items()}
-    return {name: text for name, text in texts.items() if text and (here[name].exhausted or here[name].no_longer_pays)}
+    return {name: text for name, text in texts.items() if text and here[name].exhausted}
 
 
 def _budget(found: Stored, here: Mapping[str, RecordedSearch]) -> dict[str, Any]:
@@ -215,14 +214,9 @@ def _budget(found: Stored, here: Mapping[str, RecordedSearch]) -> dict[str, Any]
             running = sum(not t.state.finished and t.config.stage == "tune" for t in here[name].trials.values())
             left = here[name].tuning_to_start() + running if here[name].is_tuning else 0
             tuning[name] = {"planned": max(count, ended + left), "ended": ended, "left": left}
-    seeds = {}
-    if (most := budget_of(found.study)) is not None:
-        for name, search in here.items():
-            spent = spent_seeds(list(search.trials.values()))
-            seeds[name] = {"planned": most, "spent": spent, "left": search.seeds_left}
     limit = found.study.budget.wall_clock
     clock = None if limit is None else {"seconds": limit, "used": used, "left": max(limit - used, 0.0)}
-    more = {"tuning_trials": tuning or None, "confirmation_seeds": seeds or None}
+    more = {"tuning_trials": tuning or None}
     hours = hours_content(found.study, hours_spent(found.study, here.values()))
     return {"trials": trials, **more, "wall_clock": clock, "gpu_hours": hours}
 
@@ -232,8 +226,6 @@ def _budget_text(budget: Mapping[str, Any]) -> str:
     parts = [f"{name} {one['left']:,} of {one['planned']:,} trials" for name, one in limited.items()]
     for name, one in (budget["tuning_trials"] or {}).items():
         parts.append(f"{name} {one['left']:,} of {one['planned']:,} tuning trials")
-    for name, one in (budget["confirmation_seeds"] or {}).items():
-        parts.append(f"{name} {one['left']:,} of {one['planned']:,} confirmation seeds")
     if (clock := budget["wall_clock"]) is not None:
         left, limit = (timedelta(seconds=round(clock[name])) for name in ("left", "seconds"))
         parts.append(f"{left} of {limit} hours")

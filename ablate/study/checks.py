@@ -30,7 +30,7 @@ def faults_of(study: Study) -> list[Fault]:
     except ValueError as error:
         return [*_name_faults(study), Fault(path="model", value=None, rule=str(error))]
     plain = [*_name_faults(study), *_objective_faults(study), *_row_faults(study, space), *comparison_faults(study)]
-    plain += [*_determinism_faults(study), *_race_faults(study), *_budget_faults(study), *start_faults(study)]
+    plain += [*_determinism_faults(study), *_budget_faults(study), *start_faults(study)]
     plain += _campaign_faults(study)
     for label in study.datasets:
         plain.extend(_range_faults(study, study.space_for(label)))
@@ -93,29 +93,11 @@ def _margin_faults(study: Study, place: str, margin: Mapping[str, float]) -> Ite
             yield Fault(path=path, value=value, rule=f"an accuracy is a share, not percent: {value / 100:g}?")
 
 
-def _race_faults(study: Study) -> Iterator[Fault]:
-    """Yield the fault of further seeds in a study whose front depends on training time."""
-    if study.confirm is None or study.confirm.budget is None:
-        return
-    metrics = {o.metric for o in study.objectives} | {c.metric for c in study.constraints}
-    if "wall_seconds" in metrics:
-        rule = "networks with different numbers of seeds cannot be compared by wall_seconds, the time of all seeds."
-        hint = "Take flops instead, or leave confirm.budget out."
-        yield Fault(path="confirm.budget", value=study.confirm.budget, rule=rule, hint=hint)
-
-
 def _budget_faults(study: Study) -> Iterator[Fault]:
-    """Yield the faults of `budget`: money without a price, and a `stop` that can never or always end the search."""
-    stop, compares = study.budget.stop, study.compare is not None
+    """Yield the fault of `budget`: money without a price."""
     if study.budget.money is not None and study.budget.price is None:
         rule = "money needs `budget.price`, the price of one GPU hour"
         yield Fault(path="budget.money", value=study.budget.money, rule=rule)
-    if stop is not None and compares:
-        rule = "a comparison trains a fixed list, which no expected gain ends: leave it out"
-        yield Fault(path="budget.stop", value=None, rule=rule)
-    if stop is not None and len(study.objectives) > 1 and stop.gain >= 1:
-        rule = f"with several objectives this is a share of the hypervolume, below 1, not percent: {stop.gain / 100:g}?"
-        yield Fault(path="budget.stop.gain", value=stop.gain, rule=rule)
 
 
 def _determinism_faults(study: Study) -> Iterator[Fault]:

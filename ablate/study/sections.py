@@ -275,15 +275,6 @@ class SchedulerConfig(Section):
     """Options of the scheduler."""
 
 
-class Stop(Section):
-    """End the search of a data set when its next trials are expected to bring too little."""
-
-    gain: Amount
-    """The gain below which the search ends: a share of the hypervolume; with one objective, in its own unit."""
-    within: Annotated[int, Field(ge=2, le=LARGEST)] = 20
-    """The number of search trials of which this gain is expected."""
-
-
 class Budget(Section):
     """What the search may spend. Confirmation is not part of it."""
 
@@ -300,8 +291,6 @@ class Budget(Section):
     """Price of one GPU hour, in any currency. Plan, status and page then show money."""
     money: Amount | None = None
     """Money after which no new trial starts, in the currency of `price`."""
-    stop: Stop | None = None
-    """End the search before its budget is spent, when the next trials are expected to bring too little."""
 
     @model_validator(mode="before")
     @classmethod
@@ -334,9 +323,6 @@ class Confirm(Section):
     """Fresh seeds per configuration."""
     top: Positive | None = None
     """Confirm at most N configurations of the front, spread evenly along it. Default: all."""
-    budget: Positive | None = None
-    """Train networks whose place on the front is uncertain on further seeds, until the confirmation of a data set has
-    trained N seeds in all. Default: no further seeds."""
     margin: dict[Metric, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
     """The loss of quality accepted for a smaller network, such as `{val_accuracy: 0.01}`. Fix it before any run."""
 

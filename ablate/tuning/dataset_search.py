@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -18,10 +17,8 @@ from ablate.tuning.recorded import RecordedSearch
 from ablate.tuning.sampling.suggester import Suggester
 from ablate.tuning.sampling.twins import Measure
 from ablate.tuning.stages.confirmation import FrontMember, confirmation_trials, evaluations, shuffle
-from ablate.tuning.stages.racing import plan_round
 from ablate.tuning.stages.row_tuning import RowTuning
 from ablate.tuning.state.trial_progress import ReportSummary, TrialProgress, metric_of
-from ablate.tuning.stopping.gain import expected_gain
 from ablate.tuning.stopping.rungs import RungReport, Rungs
 from ablate.tuning.warm_start import WARM_START
 
@@ -42,7 +39,6 @@ class DatasetSearch(RecordedSearch):
     setbacks: dict[int, list[tuple[str, int | None]]] = field(default_factory=dict)
     started: set[int] = field(default_factory=set)  # places in `start` of the file that were suggested or refused
     _front: tuple[FrontMember, ...] | None = None  # until a trial ends
-    _gain: tuple[int, float] | None = None  # of how many ended trials, and their expected gain
     _told: int = 0  # number of search trials whose result the sampler of a deterministic study has received
 
     @staticmethod
@@ -175,24 +171,6 @@ class DatasetSearch(RecordedSearch):
     def _seeds_asked_for(self) -> dict[int, tuple[int, ...]]:
         return {number: s for number, s in self.missing_seeds().items() if self.asks_for(self.trials[number])}
 
-    def expected_gain(self) -> float:
-        """Return what the next `budget.stop.within` trials are expected to gain, infinity while that is not asked.
-
-        A deterministic study uses the trials that its next suggestion may use. A search that continues after it was
-        ended has as many further trials first.
-        """
-        stop, trials = self.study.budget.stop, self.search_trials()
-        if stop is None:
-            return math.inf
-        if self.study.deterministic is not None:
-            trials = self._heard_at(len(trials))
-        ended = [trial for trial in trials if trial.state.finished]
-        if len(ended) < self.gain_below.get("search_trials", -stop.within) + stop.within:
-            return math.inf
-        if self._gain is None or self._gain[0] != len(ended):
-            self._gain = len(ended), expected_gain(self.study, self.dataset, ended, stop.within)
-        return self._gain[1]
-
     def suggest_given(self, given: Mapping[str, Any]) -> NewTrial | str:
         """Return the next search trial with the settings `given`, or in words why there is none."""
         self._hear()
@@ -266,13 +244,6 @@ class DatasetSearch(RecordedSearch):
             return evaluations(list(self.trials.values()), self.suggester.facts())
         wanted = shuffle(self.study, self.dataset, self.unconfirmed())
         return confirmation_trials(list(self.trials.values()), wanted, self.suggester.facts()) if wanted else []
-
-    def next_round(self) -> tuple[list[NewTrial], dict[str, Any]]:
-        """Return the trials of the next round of further seeds, and the event that records it."""
-        trials = list(self.trials.values())
-        found = plan_round(self.study, trials, self.race)
-        wanted = [(self.trials[number].config, (seed,)) for number, seed in found.given]
-        return confirmation_trials(trials, wanted, self.suggester.facts()) if wanted else [], found.payload()
 
     def _further(self, number: int, seeds: tuple[int, ...]) -> NewTrial:
         first = self.trials[number]

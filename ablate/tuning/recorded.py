@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from ablate.core.trial import CONFIRM_SEED_BASE, TrialConfig, TrialState
 from ablate.ledger import EventRecord, Snapshot, TrialRecord
 from ablate.tuning.stages.confirmation import FrontMember, find_missing_seeds, find_untested, front, spread
-from ablate.tuning.stages.racing import RACED, Race, budget_of, spent_seeds
 from ablate.tuning.stages.tuned_rows import TunedRows
 from ablate.tuning.state.planned import tuning_trials
 from ablate.tuning.state.trial_progress import ReportSummary, TrialProgress, steps
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from ablate.tuning.stages.campaign import Campaign
 
 EXHAUSTED, TIME_UP, FROZEN, TEST_OPENED = "exhausted", "time_up", "frozen", "test_opened"
-HOURS_UP, GAIN_BELOW = "hours_up", "gain_below"
+HOURS_UP = "hours_up"
 
 
 @dataclass(kw_only=True)
@@ -33,10 +32,8 @@ class RecordedSearch:
     exhausted: bool = False
     time_up: float = 0.0  # the time budget, in seconds, that was found to be spent
     hours_up: float = 0.0  # the budget of GPU hours that was found to be spent
-    gain_below: Mapping[str, Any] = field(default_factory=dict)  # the newest event by which `budget.stop` ended it
     frozen_at: int = -1  # number of search trials when the front was last frozen
     test_opened: bool = False
-    race: Race = field(default_factory=Race)
     _of_search: list[TrialProgress] = field(default_factory=list)
     begun: int = 0  # number of search and tuning trials
     campaign: Campaign | None = None
@@ -81,13 +78,8 @@ class RecordedSearch:
             self.time_up = payload["wall_clock"]
         elif kind == HOURS_UP:
             self.hours_up = payload["gpu_hours"]
-        elif kind == GAIN_BELOW:
-            self.gain_below = payload
         elif kind == FROZEN:
             self.frozen_at, self.test_opened = payload["search_trials"], False
-            self.race.frozen(payload)
-        elif kind == RACED:
-            self.race.raced(payload)
         elif kind == TEST_OPENED:
             self.test_opened = True
 
@@ -125,30 +117,6 @@ class RecordedSearch:
             return True
         asked = find_untested(list(self.trials.values())) if self.study.compare is not None else self.unconfirmed()
         return self.frozen_at == len(self.search_trials()) and not asked
-
-    @property
-    def settled(self) -> bool:
-        """Whether the front is frozen and every requested trial on the test split exists, further seeds included."""
-        return self.frozen and self.race.is_over(self.study, list(self.trials.values()))
-
-    @property
-    def seeds_left(self) -> int:
-        """How many further seeds the confirmation may still train; 0 once its last round is planned."""
-        trials = list(self.trials.values())
-        budget = budget_of(self.study)
-        if budget is None or self.settled:
-            return 0
-        asked = 0 if self.frozen else sum(len(seeds) for _, seeds in self.unconfirmed())
-        return max(budget - spent_seeds(trials) - asked, 0)
-
-    @property
-    def no_longer_pays(self) -> bool:
-        """Whether `budget.stop` ended the search, and the file has not asked for more since."""
-        budget, ended = self.study.budget, self.gain_below
-        if budget.stop is None or not ended:
-            return False
-        asks_more = budget.stop.gain < ended["gain"] or budget.stop.within > ended["within"]
-        return not asks_more and bool(budget.trials <= ended["trials"])
 
     @property
     def lacks_seeds(self) -> bool:
@@ -236,7 +204,7 @@ def has_trials_left(search: RecordedSearch, everyone: Collection[RecordedSearch]
     budget = search.study.budget
     sharing = [search] if budget.scope == "per_dataset" else everyone
     begun = sum(len(each.search_trials()) for each in sharing)
-    ended = search.exhausted or search.no_longer_pays or (search.campaign is not None and not search.campaign.is_open)
+    ended = search.exhausted or (search.campaign is not None and not search.campaign.is_open)
     return (not ended and begun < budget.trials) or search.lacks_seeds
 
 
@@ -279,5 +247,5 @@ def is_over(search: RecordedSearch, everyone: Collection[RecordedSearch], active
 
 def is_finished(everyone: Collection[RecordedSearch], active_seconds: float) -> bool:
     """Return whether every search is over, every front frozen and confirmed, and no trial is unfinished."""
-    over = all(is_over(each, everyone, active_seconds) and each.settled for each in everyone)
+    over = all(is_over(each, everyone, active_seconds) and each.frozen for each in everyone)
     return over and all(trial.state.finished for each in everyone for trial in each.trials.values())

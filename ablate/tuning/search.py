@@ -79,7 +79,7 @@ class Search(SearchStages):
         """Set a trial RUNNING and return it, or return None if there is nothing to hand out now.
 
         Unfinished trials come first, then new suggestions for the data sets in turn. The front of a data set whose
-        search is over is frozen and confirmed; with `confirm.budget`, rounds of further seeds follow.
+        search is over is frozen and confirmed.
         """
         with self._lock, self._in_step():
             self._carry_out()
@@ -88,7 +88,7 @@ class Search(SearchStages):
                 trial = self._unfinished() or self._suggest()
                 if trial is not None:
                     return self._hand_out(trial)
-                if not self._freeze() and not self._race():
+                if not self._freeze():
                     break
             return None
 
@@ -298,8 +298,6 @@ class Search(SearchStages):
             subsearch = min(ready, key=lambda s: (self._requests.given(s) is None, s.begun), default=None)
             if subsearch is None or subsearch.waits:
                 return None
-            if self._requests.given(subsearch) is None and self._note_gain_below(subsearch):
-                continue
             new, event = self._requests.suggest(subsearch)
             if new is not None:
                 self._begin()

@@ -1,4 +1,4 @@
-"""The stages of a search: its end, the frozen front, and rounds of further seeds; each is committed as it begins."""
+"""The stages of a search: its end and the frozen front; each is committed as it begins."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from ablate.ledger.requests import JUDGED
 from ablate.tuning.dataset_search import DatasetSearch
 from ablate.tuning.recorded import (
     FROZEN,
-    GAIN_BELOW,
     HOURS_UP,
     TIME_UP,
     has_trials_left,
@@ -19,7 +18,6 @@ from ablate.tuning.recorded import (
     is_time_up,
 )
 from ablate.tuning.search_view import SearchView
-from ablate.tuning.stages.racing import RACED, budget_of
 from ablate.tuning.state.trial_progress import DRIVER_STARTED, TrialProgress
 from ablate.tuning.state.trial_queue import TrialQueue
 from ablate.tuning.user_requests import Requests
@@ -81,15 +79,6 @@ class SearchStages(SearchView):
                 more = {"search_trials": len(subsearch.search_trials())}
                 self._note(subsearch, HOURS_UP, gpu_hours=limit, used=used, **more)
 
-    def _note_gain_below(self, subsearch: DatasetSearch) -> bool:
-        """Commit that the next trials of a data set are expected to gain too little; return whether they are."""
-        stop, gain = self.study.budget.stop, subsearch.expected_gain()
-        if stop is None or gain >= stop.gain:
-            return False
-        limits = {"gain": stop.gain, "within": stop.within, "trials": self.study.budget.trials}
-        self._note(subsearch, GAIN_BELOW, **limits, expected=gain, search_trials=len(subsearch.search_trials()))
-        return True
-
     def _over(self, subsearch: DatasetSearch) -> bool:
         return is_over(subsearch, self._subsearches.values(), self._writer.active_seconds())
 
@@ -99,19 +88,8 @@ class SearchStages(SearchView):
         for subsearch in ready:
             new = subsearch.to_confirm()
             chosen = [record.config.source if c is None else c for record in new for c in [record.config.evaluates]]
-            budget = budget_of(self.study)
-            more = {} if budget is None else {"budget": budget}
-            payload = {"search_trials": len(subsearch.search_trials()), "confirmed": chosen, **more}
+            payload = {"search_trials": len(subsearch.search_trials()), "confirmed": chosen}
             self._add(subsearch, new, NewEvent(kind=FROZEN, dataset=subsearch.dataset, payload=payload))
-        return bool(ready)
-
-    def _race(self) -> bool:
-        """Commit the next round of further seeds where every confirmation has ended; return whether there was one."""
-        ready = [each for each in self._subsearches.values() if self._over(each) and each.frozen and not each.settled]
-        ready = [each for each in ready if all(trial.state.finished for trial in each.trials.values())]
-        for subsearch in ready:
-            new, payload = subsearch.next_round()
-            self._add(subsearch, new, NewEvent(kind=RACED, dataset=subsearch.dataset, payload=payload))
         return bool(ready)
 
     def _add(self, subsearch: DatasetSearch, new: Sequence[NewTrial], event: NewEvent) -> None:

@@ -93,8 +93,8 @@ def _standing(search: RecordedSearch, to_start: int, time_left: float | None) ->
 def _test_standing(search: RecordedSearch, own: StageStanding) -> StageStanding:
     """Return the progress of the trials on the test split; before the freeze, of those requested so far.
 
-    `own` is the progress of the search. Each seed that `confirm.budget` leaves counts as a trial to start, as an
-    upper bound. A comparison evaluates every trial that does not fail, in a time that is negligible beside training.
+    `own` is the progress of the search. A comparison evaluates every trial that does not fail, in a time that is
+    negligible beside training.
     """
     trials, confirm = list(search.trials.values()), search.study.confirm
     if confirm is None:
@@ -105,4 +105,4 @@ def _test_standing(search: RecordedSearch, own: StageStanding) -> StageStanding:
     share = confirm.replicates / search.study.replicates
     full = sum(t.wall_seconds for t in ended) / len(ended) * share if ended else None
     new = 0 if search.frozen else len(search.unconfirmed())
-    return stage_standing("confirm", trials, to_start=new + search.seeds_left, otherwise=full)
+    return stage_standing("confirm", trials, to_start=new, otherwise=full)

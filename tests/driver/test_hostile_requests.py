@@ -157,7 +157,6 @@ MALFORMED: list[Any] = [
     {"search_trials": -1, "wall_clock": "1", "files": 3, "request": [1]},
 ]
 EXTRA: dict[str, list[Any]] = {
-    "raced": [{"round": 1, "given": [[1]], "decided": {}, "budget": 1, "seeds": {}, "reason": ""}],
     "frozen": [{"search_trials": 3, "confirmed": "all"}],
     "warm_start": [{"study": "x", "observations": {"data": [{}]}}],
     "answered": [{"start": "first"}, {"request": {}}],

@@ -169,23 +169,6 @@ def test_with_early_stopping_a_killed_study_loses_nothing(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_rounds_of_further_seeds_are_the_same_in_packs_that_are_killed(tmp_path: Path) -> None:
-    two = "[{metric: val_loss, direction: minimize}, {metric: train_loss, direction: maximize}]"
-    text = STUDY.replace("[{metric: val_loss, direction: minimize}]", two)
-    text = text.replace("{replicates: 3, top: 2}", "{replicates: 2, top: 3, budget: 14}")
-    whole = study(tmp_path / "whole", text=text)
-    finish(whole)
-    reports = sum(trial.epochs_done for trial in whole.trials())
-    run = study(tmp_path / "killed", text=text)
-    for report in (TRIALS * EPOCHS + 1, 3):  # in the confirmation, and later in it or in its rounds
-        assert search(run, *PACK, then=partial(killing.at_report, "after", report)).wait() == -9
-    assert run.committed() < reports
-    assert [event for event in whole.events() if event.kind == "raced"]
-    finish(run, *PACK)
-    compare(run, whole, repeated=2 * 4 * STEPS)
-
-
-@pytest.mark.slow
 @pytest.mark.skipif(small_disk.missing() is not None, reason=str(small_disk.missing()))
 @pytest.mark.parametrize("what", ["checkpoints", "ledger"])
 def test_a_full_disk_ends_the_driver_in_one_line_and_loses_nothing(what: str, tmp_path: Path, alone: StudyRun) -> None:

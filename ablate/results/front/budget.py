@@ -8,7 +8,7 @@ import polars as pl
 
 from ablate.base.plain_text import counted
 from ablate.results.trials.results import Results
-from ablate.study import MOST_TRIALS, Study
+from ablate.study import Study
 
 
 def gpu_hours(results: Results) -> float:
@@ -42,13 +42,6 @@ def hours_text(content: Mapping[str, float | None], *, left: bool = False) -> st
     return f"{text} ({price * hours:.2f}{whole} at {price:g} each)"
 
 
-def gain_text(study: Study, gain: float) -> str:
-    """Return a gain as `0.15% of the hypervolume`, or with one objective in its unit."""
-    if len(study.objectives) > 1:
-        return f"{100 * gain:.2g}% of the hypervolume"
-    return f"{gain:.2g} in {'log10 of ' * study.objectives[0].log}{study.objectives[0].metric}"
-
-
 def ended_early_text(results: Results, dataset: str, begun: int) -> str:
     """Return why a data set's search ended before its budget was spent, or an empty text.
 
@@ -58,15 +51,7 @@ def ended_early_text(results: Results, dataset: str, begun: int) -> str:
     used_up = [event.payload for event in results.events_of(dataset, "exhausted")]
     if study.compare is None and not study.budget.counts and used_up and used_up[-1]["search_trials"] == begun:
         return f"the search ended after {counted(begun, 'trial')}: no configuration of the space is left"
-    found = [event.payload for event in results.events_of(dataset, "gain_below")]
-    if not found or found[-1]["search_trials"] != begun:
-        return ""
-    last = found[-1]
-    of = f" of {last['trials']}" if last["trials"] < MOST_TRIALS else ""
-    return (
-        f"the search ended after {begun}{of} trials: the next {last['within']} were expected to gain"
-        f" {gain_text(study, last['expected'])}, and `budget.stop` asks for {gain_text(study, last['gain'])}"
-    )
+    return ""
 
 
 def ended_early_lines(results: Results) -> list[str]:

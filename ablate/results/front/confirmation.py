@@ -42,8 +42,6 @@ def open_text(found: Confirmations) -> str:
     """Return what is still to run, in words: confirmations, or the rest of an extended search."""
     if found.unfinished:
         return f"{found.ended} of {found.frozen} confirmations {'has' if found.ended == 1 else 'have'} ended"
-    if found.racing:
-        return "further seeds are being given to networks whose place on the front is uncertain"
     return f"{counted(found.later, 'search trial')} began after the front was frozen"
 
 

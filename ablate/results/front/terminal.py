@@ -14,7 +14,6 @@ from rich.text import Text
 from ablate.results.front.cautions import cautions, shrinkage_text, splits_text
 from ablate.results.front.confirmation import confirmation_text, on_front_text, protocol_text
 from ablate.results.front.findings import Findings
-from ablate.results.front.racing import racing_text
 from ablate.results.front.summary import compared_cells
 from ablate.results.front.tables import (
     MOST_ROWS,
@@ -68,8 +67,6 @@ def _parts(results: Results, datasets: Sequence[str]) -> Iterator[RenderableType
         yield _Front(found)
         if more := more_text(found.front.height, "front.csv"):
             yield Text(f"{more}\n")
-        if race := racing_text(results, found.dataset):
-            yield Text(f"{race}\n")
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from ablate.results.front.cautions import cautions, shrinkage_text, splits_text
 from ablate.results.front.confirmation import confirmation_text
 from ablate.results.front.figures import figures
 from ablate.results.front.findings import STATE_WORDS, Findings, counts_text, findings
-from ablate.results.front.racing import racing_text
 from ablate.results.front.summary import compared_cells
 from ablate.results.front.tables import (
     MOST_ROWS,
@@ -131,7 +130,6 @@ def section(found: Findings, drawn: Sequence[Figure], matters: dict[str, Any]) -
         "counts": counts_text(found.listed),
         "figures": drawn,
         "dominated": dominated_text(found),
-        "racing": racing_text(results, found.dataset),
         "fit": fit_text(study, found),
         "hypervolume": hypervolume_text(study, found),
     }

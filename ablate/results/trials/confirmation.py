@@ -20,19 +20,18 @@ class Confirmations:
 
     `confirmed` have all of their seeds, `failed` a trial in state FAIL, and `unfinished` a trial that has not ended.
     Each configuration is in one of the three. `later` is the number of search trials that began after the last freeze
-    of the front, in an extended search. `racing` says that a round of further seeds is under way or due.
+    of the front, in an extended search.
     """
 
     confirmed: tuple[int, ...]
     failed: tuple[int, ...]
     unfinished: tuple[int, ...]
     later: int = 0
-    racing: bool = False
 
     @property
     def is_open(self) -> bool:
         """Whether the confirmation is incomplete: a trial of either stage is still expected."""
-        return bool(self.unfinished or self.later or self.racing)
+        return bool(self.unfinished or self.later)
 
     @property
     def ended(self) -> int:
@@ -68,12 +67,9 @@ def confirmations(results: Results, dataset: str) -> Confirmations:
             groups["failed" if TrialState.FAIL in states[network] else "confirmed"].append(network)
     frozen = [int(event.payload["search_trials"]) for event in results.events_of(dataset, "frozen")] if states else []
     searched = results.trials.filter(pl.col("dataset") == dataset, pl.col("stage") == "search").height
-    steps = results.events_of(dataset, "frozen", "raced") if states else []
-    asks = {"raced": lambda payload: bool(payload["given"]), "frozen": lambda payload: "budget" in payload}
     return Confirmations(
         confirmed=tuple(groups["confirmed"]),
         failed=tuple(groups["failed"]),
         unfinished=tuple(groups["unfinished"]),
         later=max(searched - frozen[-1], 0) if frozen else 0,
-        racing=any(asks[last.kind](last.payload) for last in steps[-1:]),
     )

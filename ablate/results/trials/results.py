@@ -43,9 +43,9 @@ class Results:
         """The same with the seeds of each network pooled (`pooled`)."""
         return Results(self.study, *pooled(self.trials, self.reports), self.events)
 
-    def events_of(self, dataset: str, *kinds: str) -> list[EventRecord]:
-        """Return the events of these kinds on a data set, in the order of their commits."""
-        return [event for event in self.events if event.kind in kinds and event.dataset == dataset]
+    def events_of(self, dataset: str, kind: str) -> list[EventRecord]:
+        """Return the events of a kind on a data set, in the order of their commits."""
+        return [event for event in self.events if event.kind == kind and event.dataset == dataset]
 
     def on(self, dataset: str) -> Results:
         """Return the results on one data set, with all events."""

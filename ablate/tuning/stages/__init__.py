@@ -1,1 +1,1 @@
-"""What follows a search: confirmation, racing, equally tuned rows, campaigns."""
+"""What follows a search: confirmation, equally tuned rows, campaigns."""

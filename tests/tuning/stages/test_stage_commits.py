@@ -30,7 +30,7 @@ COMPARED: dict[str, Any] = {
     "datasets": {"digits": {}, "more": {"task": "digits"}},
 }
 STUDIES = {
-    "race": SPACE | {"confirm": {"replicates": 2, "top": 2, "budget": 5}},
+    "search": SPACE | {"confirm": {"replicates": 2, "top": 2}},
     "compared": COMPARED,
 }
 
