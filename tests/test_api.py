@@ -105,7 +105,10 @@ def test_a_function_of_a_module_is_searched_and_read_again(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"objectives": ["up val_loss"]}, "objective 'up val_loss': write 'METRIC', 'max METRIC' or 'min METRIC', then"),
+        (
+            {"objectives": ["up val_loss"]},
+            "objective 'up val_loss': write 'METRIC', 'max METRIC' or 'min METRIC', then",
+        ),
         ({"objectives": ["val_x log"]}, "does not say it .*: write 'max val_x log' or 'min val_x log'"),
         ({"objectives": ["min val_loss"], "space": {"widht": 3, "lr": 0.1}}, r"reads config\['width'\]"),
         ({"objectives": ["min val_loss"], "space": SPACE, "trials": 0}, r"budget\.trials = 0"),

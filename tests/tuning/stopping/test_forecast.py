@@ -37,7 +37,9 @@ class Driven:
     """A search of one data set that is told of curves by hand."""
 
     def __init__(self, study: Study) -> None:
-        self.search = DatasetSearch.of(study, "data", measure=lambda many, _: [{}] * len(many), facts_of=lambda _: DatasetFacts())
+        self.search = DatasetSearch.of(
+            study, "data", measure=lambda many, _: [{}] * len(many), facts_of=lambda _: DatasetFacts()
+        )
         self.trials: dict[int, TrialProgress] = {}
 
     def report(self, number: int, epoch: int, **metrics: float) -> bool:
