@@ -289,7 +289,7 @@ def _drive(
 ) -> Path:
     """Run a study and return its report; with `as_json` its events go to standard output, and words to the other."""
     if asked.address is not None:
-        options.refuse_passwords(sys.argv[1:], shown="Ray's job table", where=" instead")
+        options.refuse_passwords(sys.argv[1:])
     if text is None and not file.is_file():
         _refuse_name(str(file), asked)
     screen = errors if as_json else console

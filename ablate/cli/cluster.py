@@ -1,4 +1,4 @@
-"""Commands for clusters: submit a study to Ray, render it for Kubernetes, check what it needs."""
+"""Commands for clusters: render a study for Kubernetes, check what it needs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ablate.base.errors import RequestError, StudyFailedError
+from ablate.base.errors import RequestError
 from ablate.cli import options
 from ablate.cli.options import duration
 from ablate.cli.terminal import console, errors, print_json
@@ -22,7 +22,6 @@ from ablate.studies.locations import Locations
 
 if TYPE_CHECKING:
     from ablate.driver.doctor import Examination
-    from ablate.kubernetes.request import Command
 
 cluster_app = typer.Typer()
 kubernetes_app = typer.Typer(
@@ -30,17 +29,15 @@ kubernetes_app = typer.Typer(
 )
 cluster_app.add_typer(kubernetes_app, name="k8s")
 
-PROCESSES = " where the cluster's processes start (on Kubernetes: in the Secret)"
 Further = Annotated[
     list[str] | None,
     typer.Argument(metavar="[-- OPTIONS]", help="Options that are passed on to `ablate search` or `compare`."),
 ]
-AllGpus = Annotated[int, typer.Option(min=0, help="Number of GPUs to use in all.")]
 OPTIONS: dict[str, Any] = {  # by the name of a field of ClusterOptions, in the order of the help text
     "image": Annotated[
         str, typer.Option(help="Container image that holds ablate: REGISTRY/ablate:VERSION (from deploy/Dockerfile).")
     ],
-    "gpus": AllGpus,
+    "gpus": Annotated[int, typer.Option(min=0, help="Number of GPUs to use in all.")],
     "gpus_per_node": Annotated[int, typer.Option(min=1, help="Number of GPUs per worker node.")],
     "gpus_per_trial": options.GpusPerTrial,
     "nodes": Annotated[
@@ -94,40 +91,6 @@ OPTIONS: dict[str, Any] = {  # by the name of a field of ClusterOptions, in the 
 }
 
 
-@cluster_app.command(epilog="Example: ablate submit search_spaces/vision.yaml --address http://head:8265 --gpus 8")
-def submit(
-    file: options.StudyFile,
-    further: Further = None,
-    address: Annotated[
-        str, typer.Option(envvar="RAY_API_SERVER_ADDRESS", help="URL of the dashboard of the Ray cluster.")
-    ] = "http://127.0.0.1:8265",
-    gpus: AllGpus = 0,
-    scale: options.Scale = None,
-    only: options.Only = None,
-    detach: Annotated[
-        bool, typer.Option("--detach", help="Return at once instead of following the log until the job ends.")
-    ] = False,
-) -> None:
-    """Run a study as a job of a running Ray cluster. It continues there when this machine is switched off."""
-    from ablate.execution import require_ray
-    from ablate.execution.jobs import ENDED, Job, follow
-
-    require_ray()
-    from ablate.execution.jobs import submit as start
-
-    text, name, command = _study(file, scale, only)
-    options.refuse_passwords(further or (), shown="the job's description", where=PROCESSES)
-    words = ["ablate", command, "study.yaml", "--address", "auto", "--gpus", str(gpus), *(further or ())]
-    job = start(address, Job(name=name, study_text=text, words=tuple(words)))
-    console.say(f"Submitted {job}")
-    if detach:
-        console.say(f"Its log: ray job logs {job} --address {address} --follow")
-        return
-    ended = follow(address, job, lambda lines: print(lines, end="", flush=True))
-    if ended != ENDED[0]:
-        raise StudyFailedError(f"job {job} {ended.lower()}. The same command continues the study.")
-
-
 @kubernetes_app.command(
     epilog="Example: ablate k8s render search_spaces/vision.yaml --gpus 8 --image registry/ablate:0.1.0"
 )
@@ -149,19 +112,24 @@ def render(
     ] = False,
 ) -> None:
     """Print a study as one manifest for `kubectl apply -f -`: study file, RayJob that resumes, disruption budget."""
+    from ablate.driver.code import refuse_local_code
     from ablate.kubernetes.kubectl import kubectl_context
     from ablate.kubernetes.preflight import preflight
     from ablate.kubernetes.request import ClusterRequest, proposal
     from ablate.kubernetes.template import entrypoint, rendered
+    from ablate.study import read_study
 
-    text, study, command = _study(file, scale, only)
+    study, text = read_study(file, scale=scale, only=only)
+    refuse_local_code(study)
     request = ClusterRequest(
-        **vars(asked) | {"data_claim": asked.data_claim or None}, name=proposal(study) if name is None else name,
-        study_text=text, command=command, arguments=further or (),
+        **vars(asked) | {"data_claim": asked.data_claim or None}, name=proposal(study.name) if name is None else name,
+        study_text=text, command="search" if study.compare is None else "compare", arguments=further or (),
     )  # fmt: skip
     _parse(context, entrypoint(request))
-    if name is None and request.name != study:
-        told = f"ablate: {study!r} is no DNS label, so the job is named {request.name}; --name gives it another name."
+    if name is None and request.name != study.name:
+        told = (
+            f"ablate: {study.name!r} is no DNS label, so the job is named {request.name}; --name gives it another name."
+        )
         errors.say(told, style="yellow")
     if check:
         context_name = kubectl_context() or "of the pod that it runs in"
@@ -241,19 +209,6 @@ def _faulty(found: Sequence[Examination]) -> str:
 
 def _now() -> str:
     return f"{datetime.now(UTC):%H:%M:%SZ} "
-
-
-def _study(file: Path, scale: float | None, only: list[str] | None) -> tuple[str, str, Command]:
-    """Return the text of a study, its name, and the command that runs it.
-
-    Raises RequestError where it is faulty, or needs code of this machine.
-    """
-    from ablate.driver.code import refuse_local_code
-    from ablate.study import read_study
-
-    study, text = read_study(file, scale=scale, only=only)
-    refuse_local_code(study)
-    return text, study.name, "compare" if study.compare is not None else "search"
 
 
 def _parse(context: typer.Context, command: str) -> None:

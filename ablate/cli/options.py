@@ -297,11 +297,8 @@ def gather(*names: str, known: Mapping[str, Any] = GATHERED) -> Callable[[Callab
     return decorate
 
 
-def refuse_passwords(words: Sequence[str], *, shown: str, where: str = "") -> None:
-    """Raise RequestError where one of the command's `words` holds a password, naming the variable to use instead.
-
-    `shown` is where everyone could read it, `where` the place in which to set the variable.
-    """
+def refuse_passwords(words: Sequence[str]) -> None:
+    """Raise RequestError where one of a command's `words` holds a password, naming the variable to use instead."""
     for former, word in pairwise(("", *words)):
         if has_password(word):
             named = word.partition("=")[0]
@@ -309,7 +306,7 @@ def refuse_passwords(words: Sequence[str], *, shown: str, where: str = "") -> No
             variable = VARIABLES.get(option, VARIABLES["--storage"])
             called = option if option in VARIABLES else "an option"
             raise RequestError(
-                f"{called} holds a password, which everybody could read in {shown}. Set {variable}{where}."
+                f"{called} holds a password, which everybody could read in Ray's job table. Set {variable} instead."
             )
 
 

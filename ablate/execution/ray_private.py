@@ -33,7 +33,7 @@
 - `controller._tune_controller._actor_manager.cleanup`: kills the workers of a Tuner that was left by an exception.
 - The variables of `TUNE_SETTINGS`, `WORKER_SETTINGS`, `CONNECTING`, `RAYLET_WAIT`, `GCS_WAIT` and `METRICS`: settings
   that have no parameter. Those of `OUTER` describe the Ray or the job that this process is a part of.
-- The texts `NO_AGENT`, `DEAD_BECAUSE` and `NOT_SET_UP`: errors without a type or attribute to recognise them by.
+- The texts `DEAD_BECAUSE` and `NOT_SET_UP`: errors without a type or attribute to recognise them by.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ CONNECTING = {  # a raylet tries to connect before its object store listens, and
 OPTIMIZE = "PYTHONOPTIMIZE"
 # Unset for a Ray of the study's own; under PYTHONOPTIMIZE the raylet of Ray 2.60 ends at its start.
 OUTER = ("RAY_ADDRESS", "RAY_JOB_CONFIG_JSON_ENV_VAR", "RAY_NAMESPACE", ray_constants.RAY_RUNTIME_ENV_HOOK, OPTIMIZE)
-NO_AGENT, DEAD_BECAUSE = "No available agent", "The actor is dead because"
+DEAD_BECAUSE = "The actor is dead because"
 NOT_SET_UP = "Failed to set up runtime environment"
 NEEDED = {ray_constants.PROCESS_TYPE_GCS_SERVER: "GCS", ray_constants.PROCESS_TYPE_RAYLET: "raylet"}
 WORKER_GONE = (NodeDiedError, ObjectLostError, OutOfMemoryError, WorkerCrashedError)

@@ -10,7 +10,7 @@ from copy import deepcopy
 from pathlib import Path
 from traceback import walk_tb
 from types import GeneratorType
-from typing import Any, TypeVar
+from typing import Any
 
 from greenlet import getcurrent, greenlet
 
@@ -22,15 +22,13 @@ from ablate.functions.keeping import GlobalRandomness, unchanged_modules
 from ablate.functions.metrics import Tested, checked_metrics, checked_test
 from ablate.functions.process_state import ProcessState
 from ablate.functions.run import Kept, Run
-from ablate.functions.stacked import Runs
 
-Metrics = tuple[dict[str, float], ...]  # one dictionary per seed
-Checked = TypeVar("Checked")
+Metrics = dict[str, float]
 CLOSINGS = 10  # attempts to close a generator that yields again
 
 
 class Call:
-    """A call of the function: for one seed of a trial, or for all seeds of a stacked function.
+    """A call of the function for one seed of a trial.
 
     The function runs in a greenlet, in the thread of whoever advances it. So `run.report` can wait in a callback of a
     library, where a generator could not. A call has separate global random state and process state: what it changes is
@@ -99,14 +97,14 @@ class Call:
         except Exception as error:  # of the user's load_state_dict, which may raise anything
             raise self._translated(error) from error
 
-    def test(self) -> tuple[Tested, ...]:
-        """Return what the function's `test` says of the kept model, for each seed."""
+    def test(self) -> Tested:
+        """Return what the function's `test` says of the kept model."""
         with self._own_state():
             return self._tested()
 
-    def _tested(self) -> tuple[Tested, ...]:
+    def _tested(self) -> Tested:
         try:
-            return self._checked(self._function.tested(self.run, deepcopy(dict(self._config))), checked_test)
+            return checked_test(self._function.tested(self.run, deepcopy(dict(self._config))), self.run)
         except BaseException as error:
             raise self._translated(error) from error
 
@@ -121,7 +119,7 @@ class Call:
         before = GlobalRandomness()
         with self._own_state(), unchanged_modules(self.run.kept.get("model")):
             before.take()
-            returned = self._tested()[0].metrics
+            returned = self._tested().metrics
             before.give()
         if missing := [name for name in expected if name not in returned]:
             raise TrialError(
@@ -149,7 +147,7 @@ class Call:
 
     def _hand_over(self, value: object) -> None:
         self.run.check_parts()
-        self._metrics = self._checked(value, checked_metrics)
+        self._metrics = checked_metrics(value, self.run)
         self._reports += 1
         self._waiting = getcurrent()
         self._caller.switch()
@@ -177,13 +175,6 @@ class Call:
         when = "" if self.run.stays else f" in epoch {epoch}" if epoch else " before its first report"
         memory = isinstance(error, MemoryError) or lacks_memory(f"{type(error).__name__}: {error}")
         return TrialError(user_line(error, when, place=self.place), "memory" if memory else "trial")
-
-    def _checked(self, value: object, check: Callable[[object, Run], Checked]) -> tuple[Checked, ...]:
-        if not isinstance(self.run, Runs):
-            return (check(value, self.run),)
-        if not isinstance(value, list | tuple) or len(value) != len(self.run):
-            raise TrialError(f"a function with `runs` gives a list of {len(self.run)} dictionaries, one for each seed")
-        return tuple(check(one, run) for one, run in zip(value, self.run, strict=True))
 
     @contextmanager
     def _own_state(self) -> Iterator[None]:

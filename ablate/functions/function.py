@@ -25,7 +25,6 @@ HANDED_ON = "handed on"
 COUNTING = {"epochs", "begin"}
 REPORTING = {HANDED_ON, "report", *COUNTING}
 KEEPING = {HANDED_ON, "keep model"}
-STACKED = "runs"  # name of the second parameter of a function that trains all seeds at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,15 +60,6 @@ class Function:
     def builds(self) -> bool:
         """Whether it calls `run.build` itself."""
         return "build" in _uses(self.train)
-
-    @property
-    def stacked(self) -> bool:
-        """Whether it trains all seeds of a trial at once: its second parameter is called `runs`."""
-        try:
-            names = list(inspect.signature(self.train).parameters)
-        except (TypeError, ValueError):  # a function written in C has no signature
-            return False
-        return names[1:2] == [STACKED]
 
     def check(self, given: Iterable[str], *, confirms: bool) -> None:
         """Raise RequestError if the function does not fit the study file.
@@ -140,7 +130,7 @@ class Function:
         except TypeError as error:
             raise RequestError(f"trainable {self.name!r}: the function must take {shown}: {error}") from error
         taken = list(signature.parameters)[: len(names)]
-        if any(name in names and name != wanted for name, wanted in zip(taken, names, strict=False)):
+        if any(name in (*names, "runs") and name != wanted for name, wanted in zip(taken, names, strict=False)):
             given = f"{function.__name__}({', '.join(taken)})"
             raise RequestError(f"trainable {self.name!r}: the function must take {shown}, in this order, not {given}")
 

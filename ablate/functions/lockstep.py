@@ -24,7 +24,6 @@ from ablate.functions.metrics import Tested
 from ablate.functions.ranks import Ranks
 from ablate.functions.run import Kept, Run
 from ablate.functions.settings import FunctionSettings
-from ablate.functions.stacked import Runs
 
 logger = logging.getLogger("ablate.functions")
 
@@ -100,7 +99,7 @@ class _Lockstep:
                     f"ended by itself after {epoch} of {length} epochs: its last report is that of the whole training"
                 )
             epoch = length if all(self.ended) else epoch + 1
-            metrics = tuple(each for found in self.latest if found is not None for each in found)
+            metrics = tuple(found for found in self.latest if found is not None)
             kept = [] if self.place is None and self.config.best is None else [call.run.state() for call in self.calls]
             if epoch == length and self.config.stage == "confirm":
                 metrics = self._confirmed(metrics, kept)
@@ -112,7 +111,7 @@ class _Lockstep:
         self.ended[index] = found is None
         self.latest[index] = found or self.latest[index]
 
-    def _confirmed(self, metrics: Metrics, kept: Sequence[Kept]) -> Metrics:
+    def _confirmed(self, metrics: Sequence[Metrics], kept: Sequence[Kept]) -> tuple[Metrics, ...]:
         """Return the metrics of the last report, and those of the test split of the networks that count.
 
         They are those of the best report, or what the function ends with.
@@ -141,9 +140,9 @@ class _Lockstep:
                     " once in each epoch of run.epochs()"
                 )
 
-    def tested(self, metrics: Sequence[Mapping[str, float]]) -> Metrics:
+    def tested(self, metrics: Sequence[Mapping[str, float]]) -> tuple[Metrics, ...]:
         """Return `metrics` with those of the test split added; what `test` says of each sample is written."""
-        added = [found for call in self.calls for found in call.test()]
+        added = [call.test() for call in self.calls]
         if self.place is not None:
             checkpoint.keep_samples(self.place, self.attempt, _by_sample(added))
         return tuple({**before, **found.metrics} for before, found in zip(metrics, added, strict=True))
@@ -219,7 +218,9 @@ def train(function: Function, config: TrialConfig, **context: Unpack[TrialContex
         attempt=attempt,
         clock=Stopwatch(),
         counted=Counted(config, checkpoints),
-        latest=_latest(calls, found),
+        latest=[None] * len(calls)
+        if found is None or found.report is None
+        else [dict(metrics) for metrics in found.report.metrics],
         ended=[False] * len(calls),
     )
     return _trained(lockstep, found)
@@ -255,10 +256,9 @@ def _raise_first(steps: Iterable[Callable[[], None]]) -> None:
 
 def _calls(function: Function, config: TrialConfig, found: Checkpoint | None, context: TrialContext) -> list[Call]:
     assert isinstance(config.settings, FunctionSettings)
-    count = 1 if function.stacked else len(config.seeds)
-    # a function that returned its report is run from its beginning, and so is one whose seeds were kept in another way
-    again = found is None or found.state["returned"] or len(found.state["seeds"]) != count
-    kept: Sequence[Kept | None] = [None] * count if again or found is None else _kept(found)
+    # a function that returned its report is run from its beginning
+    again = found is None or found.state["returned"]
+    kept: Sequence[Kept | None] = [None] * len(config.seeds) if again or found is None else _kept(found)
     common: dict[str, Any] = {
         "study_seed": config.study_seed,
         "dataset": config.key.dataset,
@@ -270,20 +270,8 @@ def _calls(function: Function, config: TrialConfig, found: Checkpoint | None, co
         "checkpoints": context["checkpoints"],
         "ranks": Ranks.here(),
     }
-    runs: list[Run] = (
-        [Runs(seeds=config.seeds, found=kept[0], **common)]
-        if function.stacked
-        else [Run(seed=seed, found=state, **common) for seed, state in zip(config.seeds, kept, strict=True)]
-    )
+    runs = [Run(seed=seed, found=state, **common) for seed, state in zip(config.seeds, kept, strict=True)]
     return [Call(function, config.settings.config, run) for run in runs]
-
-
-def _latest(calls: Sequence[Call], found: Checkpoint | None) -> list[Metrics | None]:
-    """Return the metrics of the last report of each call, as far as a checkpoint knows them."""
-    if found is None or found.report is None:
-        return [None] * len(calls)
-    each = tuple(dict(metrics) for metrics in found.report.metrics)
-    return [each] if len(calls) == 1 else [(metrics,) for metrics in each]
 
 
 def _kept(found: Checkpoint) -> list[Kept]:

@@ -32,9 +32,9 @@ def list_parts(function: Function, settings: FunctionSettings, *, dataset: str) 
     The function runs up to the first call of its network, on torch's meta device. Raises RequestError for a setting
     that it reads and that is not given, for what it raises before that call, and if it builds no network.
     """
-    if function.stacked or not (function.reports_epochs or function.builds):
-        kind = "trains all seeds at once" if function.stacked else "neither yields nor calls run.build"
-        raise RequestError(f"trainable {function.name!r} {kind}: its network cannot be listed")
+    if not (function.reports_epochs or function.builds):
+        rule = "neither yields nor calls run.build: its network cannot be listed"
+        raise RequestError(f"trainable {function.name!r} {rule}")
     read = function.names_read()
     if missing := sorted(read.required - settings.config.keys()):
         rule = f"reads config[{missing[0]!r}]: give it by --set {missing[0]}=VALUE, or name a study file instead"

@@ -19,7 +19,6 @@ from ablate.functions.blame import user_line
 from ablate.functions.function import Function
 from ablate.functions.run import M, Run
 from ablate.functions.settings import FunctionSettings
-from ablate.functions.stacked import Runs
 
 
 class LoopReachedError(BaseException):  # not an Exception, so that the function does not catch it
@@ -79,14 +78,6 @@ class SizingRun(Run):
     hand_over: Any = _end
 
 
-class SizingRuns(Runs):
-    """The same for a function that trains all seeds at once."""
-
-    epochs: Any = _end
-    begin: Any = _end
-    hand_over: Any = _end
-
-
 def count_by_running(function: Function, settings: FunctionSettings, *, dataset: str) -> Counted:
     """Return the number of trainable parameters of what `run.build` makes before the first epoch.
 
@@ -95,16 +86,16 @@ def count_by_running(function: Function, settings: FunctionSettings, *, dataset:
     its weights or for another reason, the note says where. Raises RequestError if a part that is to be replaced does
     not exist, or an object cannot be kept.
     """
-    if not (function.reports_epochs or (function.builds and not function.stacked)):
+    if not (function.reports_epochs or function.builds):
         return Counted()
-    common: dict[str, Any] = {"study_seed": 0, "dataset": dataset, "length": settings.epochs, "device": "meta"}
-    common["replace"] = settings.replace
-    run = SizingRuns(seeds=(0, 1), **common) if function.stacked else SizingRun(seed=0, **common)
+    run = SizingRun(
+        study_seed=0, seed=0, dataset=dataset, length=settings.epochs, device="meta", replace=settings.replace
+    )
     try:
         with torch.random.fork_rng(devices=[]):
             reach_loop(function, settings, run)
     except LoopReachedError:
-        return Counted(params=next(iter(run)).params if isinstance(run, SizingRuns) else run.params)
+        return Counted(params=run.params)
     except TrialError as error:
         raise RequestError(f"trainable {function.name!r}: {error}") from error
     except BaseException as error:  # whatever a user's code raises is told
@@ -113,13 +104,13 @@ def count_by_running(function: Function, settings: FunctionSettings, *, dataset:
     return Counted()
 
 
-def reach_loop(function: Function, settings: FunctionSettings, run: Run) -> None:
+def reach_loop(function: Function, settings: FunctionSettings, run: SizingRun) -> None:
     """Call a function until it asks for its first epoch, or has called its network for the first time.
 
     What it raises in its loop is of no interest: its tensors have no values.
     """
     with ExitStack() as hooks:
-        if isinstance(run, SizingRun) and not function.reports_epochs:
+        if not function.reports_epochs:
             run.hooks = hooks
         try:
             begun: Any = function.train(deepcopy(settings.config), run)
@@ -128,6 +119,6 @@ def reach_loop(function: Function, settings: FunctionSettings, run: Run) -> None
         except (TrialError, KeyboardInterrupt, LoopReachedError):
             raise
         except BaseException as error:
-            if not (isinstance(run, SizingRun) and run.in_loop):
+            if not run.in_loop:
                 raise
             raise LoopReachedError from error

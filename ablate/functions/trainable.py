@@ -85,10 +85,9 @@ class OwnTrainable:
         found = None if newest is None else checkpoint.find_counted(checkpoints, newest)
         if found is None:
             raise CheckpointError(f"{config.key}: there is no whole checkpoint in {redact_url(checkpoints)}")
-        seeds = found.state["seeds"]
-        index = min(replicate, len(seeds) - 1)  # all seeds that train together keep one state
-        tensors = {n.removeprefix(f"{index}."): t for n, t in found.tensors.items() if n.startswith(f"{index}.")}
-        write_kept(seeds[index], tensors, folder)
+        prefix = f"{replicate}."
+        tensors = {n.removeprefix(prefix): t for n, t in found.tensors.items() if n.startswith(prefix)}
+        write_kept(found.state["seeds"][replicate], tensors, folder)
 
 
 class FunctionTrainable(OwnTrainable):

@@ -66,32 +66,23 @@ def by_file(config: Any, run: Any) -> None:
         run.report({"val_loss": curve(config, run.seed)[epoch - 1]})
 
 
-def by_runs(config: Any, runs: Any) -> Iterator[list[dict[str, float]]]:
-    model = torch.nn.Linear(1, 1)
-    runs.keep(model=model)
-    for epoch in runs.epochs():
-        torch.nn.init.constant_(model.weight, epoch)
-        yield [{"val_loss": curve(config, run.seed)[epoch - 1]} for run in runs]
-
-
 def number_of(model: Any) -> float:
     weight = model.weight.detach() if isinstance(model, torch.nn.Module) else getattr(model, "number", model)
     return float(np.ravel(weight)[0])
 
 
 def own_test(model: Any, config: Any) -> Any:
-    found = {"test_epoch": number_of(model)}
-    return [found, found] if config.get("stacked") else found
+    return {"test_epoch": number_of(model)}
 
 
-FORMS = {"yield": by_yield, "value": by_value, "file": by_file, "stacked": by_runs}
+FORMS = {"yield": by_yield, "value": by_value, "file": by_file}
 
 
-def trial(form: str = "yield", *, epochs: int = EPOCHS, config: Any = None, **fields: Any) -> TrialConfig:
+def trial(*, epochs: int = EPOCHS, config: Any = None, **fields: Any) -> TrialConfig:
     given = {"best": BEST, "stage": "search", "seeds": (0, 1)} | fields
     return TrialConfig(
         key=TrialKey(study="s", dataset="data", number=0),
-        settings=FunctionSettings(config={"stacked": form == "stacked", **(config or {})}, epochs=epochs),
+        settings=FunctionSettings(config=config or {}, epochs=epochs),
         task=read_task({"task": "data"}),
         trainable="mine:train",
         study_seed=3,
@@ -111,7 +102,7 @@ def on_test(report: Report) -> list[float]:
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("kept", [True, False], ids=["checkpoints", "no checkpoints"])
 def test_a_confirmation_tests_what_was_kept_at_the_best_report(form: str, kept: bool, tmp_path: Path) -> None:
-    confirming = trial(form, stage="confirm")
+    confirming = trial(stage="confirm")
     place = tmp_path if kept else None
     assert on_test(list(reports(form, confirming, place))[-1]) == [3.0, 3.0]
     last = on_test(list(reports(form, replace(confirming, best=None), tmp_path / "last"))[-1])
@@ -120,7 +111,7 @@ def test_a_confirmation_tests_what_was_kept_at_the_best_report(form: str, kept: 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_an_evaluation_tests_what_was_kept_at_the_best_report(form: str, tmp_path: Path) -> None:
-    searched = trial(form)
+    searched = trial()
     curves = list(reports(form, searched, tmp_path))
     key = replace(searched.key, number=1)
     (found,) = reports(form, replace(searched, key=key, stage="confirm", source=0, evaluates=0), tmp_path)
@@ -131,7 +122,7 @@ def test_an_evaluation_tests_what_was_kept_at_the_best_report(form: str, tmp_pat
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("stage", ["search", "confirm"])
 def test_a_trial_killed_after_any_report_ends_with_the_same_best(form: str, stage: str, tmp_path: Path) -> None:
-    config = trial(form, stage=stage)
+    config = trial(stage=stage)
     whole = list(reports(form, config, tmp_path / "whole"))
     expected = checkpoint.read(tmp_path / "whole", checkpoint.CheckpointId(attempt=1, epoch=3).name)
     for stopped in range(1, EPOCHS + 1):
@@ -191,7 +182,7 @@ SEEN = [(5.0, 5.0), (3.0, 4.0), (4.0, 3.0), (4.0, 4.0), (4.0, 4.0), (4.0, 4.0)]
 def test_a_function_that_ends_by_itself_is_complete_with_its_last_report(
     stopped: int, stops: dict[str, Any], tmp_path: Path
 ) -> None:
-    config = trial("stopping", epochs=7, config=stops, best=None)
+    config = trial(epochs=7, config=stops, best=None)
     begun = reports("stopping", config, tmp_path)
     taken = list(islice(begun, stopped))
     begun.close()  # type: ignore[attr-defined]
@@ -205,7 +196,7 @@ def test_a_function_that_ends_by_itself_is_complete_with_its_last_report(
 
 
 def test_a_confirmation_of_a_function_that_ends_by_itself(stops: dict[str, Any], tmp_path: Path) -> None:
-    config = trial("stopping", epochs=7, config=stops, best=None, stage="confirm")
+    config = trial(epochs=7, config=stops, best=None, stage="confirm")
     assert on_test(list(reports("stopping", config, tmp_path / "last"))[-1]) == [2.5, 3.5]
     best = list(reports("stopping", replace(config, best=BEST), tmp_path / "best"))[-1]
     assert on_test(best) == [2.0, 2.0], "3.5 at epochs 2 and 3: the first of equal reports"

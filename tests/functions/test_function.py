@@ -157,6 +157,7 @@ def reads_nothing(config: Any, run: Any) -> Any:
         (waits, (), "is an `async def`: write `def`, and asyncio.run"),
         (lambda run, config: {}, (), r"must take <lambda>\(config, run\), in this order, not <lambda>\(run, config\)"),
         (lambda run, cfg: {}, (), r"in this order, not <lambda>\(run, cfg\)"),
+        (lambda config, runs: {}, (), r"must take <lambda>\(config, run\), in this order, not .*\(config, runs\)"),
         (lambda run: {}, (), r"must take <lambda>\(config, run\): too many positional arguments"),
     ],
 )

@@ -197,29 +197,6 @@ def test_what_cannot_be_kept_is_refused_by_the_plan(
     assert "trainable 'mine:train': run.keep(model=...): a object cannot be kept." in " ".join(err.split())
 
 
-STACKED = (
-    HEAD
-    + """
-def train(config, runs):
-    models = nn.ModuleList(run.build(nn.Linear, 8, config['width']) for run in runs)
-    runs.keep(model=models)
-    for epoch in runs.epochs():
-        yield [{'val_loss': 1.0} for run in runs]
-"""
-)
-
-
-def test_a_function_of_all_seeds_is_sized_and_its_parts_checked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    status, rows, err = planned(STACKED, SEARCH, tmp_path, monkeypatch, capfd)
-    assert status == 0, err
-    assert [row["params"] for row in rows] == ["72", "144"]
-    status, _, err = planned(STACKED, SEARCH + "replace: {nothere: identity}\n", tmp_path, monkeypatch, capfd)
-    assert status == 2
-    assert "no module, parameter or buffer has the path 'nothere'. Known: bias, weight" in err
-
-
 TWINS = """\
 study: twins
 trainable: mine:train
