@@ -121,7 +121,8 @@ class Function:
         return self.test(run.value("model"), config)
 
     def _check_signature(self, function: Callable[..., Any], names: tuple[str, ...]) -> None:
-        shown = f"{function.__name__}({', '.join(names)})"
+        called = getattr(function, "__name__", type(function).__name__)
+        shown = f"{called}({', '.join(names)})"
         try:
             signature = inspect.signature(function)
             signature.bind(*names)
@@ -131,7 +132,7 @@ class Function:
             raise RequestError(f"trainable {self.name!r}: the function must take {shown}: {error}") from error
         taken = list(signature.parameters)[: len(names)]
         if any(name in (*names, "runs") and name != wanted for name, wanted in zip(taken, names, strict=False)):
-            given = f"{function.__name__}({', '.join(taken)})"
+            given = f"{called}({', '.join(taken)})"
             raise RequestError(f"trainable {self.name!r}: the function must take {shown}, in this order, not {given}")
 
     def _check_names(self, given: set[str]) -> None:
