@@ -167,6 +167,9 @@ def test_suggestions_are_those_of_a_sampler_told_of_the_same_trials(
         standings[step.key.number].take(step)
     for number, trial in enumerate(trials):
         suggester = Suggester(study=study, dataset="digits", measure=measure_by(size_of), facts=lambda: SHAPE)
+        for step in steps(reports, []):
+            if step.key.number < number:
+                suggester.curves.add(standings[step.key.number], step)
         for standing in standings[:number]:
             blind = standing.number > number - 4
             suggester.put(replace(standing, state=TrialState.RUNNING) if blind else standing)
@@ -205,6 +208,7 @@ def test_a_lane_tells_its_sampler_of_a_trial_once_it_may_be_heard(tmp_path: Path
         assert isinstance(new, NewTrial)
         trial = subsearch.add(new)
         trial.means, trial.epoch, trial.state = {"val_accuracy": 0.5}, 9, TrialState.COMPLETE
+        subsearch.suggester.curves.observe(trial, {**trial.size, **trial.means})
         subsearch.tell(trial)
     told = [subsearch.suggester.history.get_trial(n).state.name for n in range(5)]
     assert told == ["COMPLETE", "COMPLETE", "RUNNING", "RUNNING", "RUNNING"]

@@ -97,6 +97,7 @@ def ask(storage: LedgerStorage, number: int, seed: int) -> dict[str, Any]:
         seed=seed,
         objectives=len(study.directions),
         startup_trials=10,
+        known=None,  # type: ignore[arg-type]  # TPE asks for nothing
         options={"group": False},
         good=None if storage.bounded is None else storage.bounded.good,
     )
