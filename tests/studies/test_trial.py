@@ -99,7 +99,8 @@ def test_epochs_are_means_over_replicates_and_the_test_split_has_a_line_of_its_o
     found = trial_details("faked", RunOptions(runs_dir=told), number=0)
 
     def row(epoch: int, replicate: int, **metrics: float | None) -> dict[str, object]:
-        return {"epoch": epoch, "replicate": replicate, "decision": "CONTINUE", "metrics": metrics}
+        fixed = {"epoch": epoch, "replicate": replicate, "counts": epoch == 2, "decision": "CONTINUE"}
+        return {**fixed, "metrics": metrics}
 
     first = [row(1, 0, val_accuracy=0.9, val_loss=1.0), row(1, 1, val_accuracy=0.7, val_loss=None)]
     last = [row(2, n, val_accuracy=0.5, val_loss=2.0, test_accuracy=share) for n, share in enumerate((0.25, 0.75))]
