@@ -125,7 +125,7 @@ def test_an_objective_says_it_in_python_too() -> None:
     both = {"metric": "val_loss", "direction": "minimize", "log": True, "read": "best"}
     assert _objective("min val_loss log best") == _objective("min val_loss best log") == both
     for wrong in ("min val_loss best best", "min val_loss first", "best val_loss"):
-        with pytest.raises(RequestError, match="write 'max METRIC' or 'min METRIC', then 'log', 'best', both or none"):
+        with pytest.raises(RequestError, match="'max METRIC' or 'min METRIC', then 'log', 'best', both or none"):
             _objective(wrong)
 
 

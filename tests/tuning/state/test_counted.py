@@ -50,7 +50,7 @@ def test_memory_ledger_and_training_count_the_same_report(direction: str, draw: 
     place = by_hand(best, [mean(row) for row in rows])
     wanted = [with_test(m, last) for m, last in zip(reports[place].metrics, reports[-1].metrics, strict=True)]
 
-    progress, training = TrialProgress(config=config, size=None, sampler_state={}), Counted(config, None)
+    progress, training = TrialProgress(config=config, size={}, sampler_state={}), Counted(config, None)
     records = []
     for report in reports:
         progress.take(ReportSummary.of(config.key, report, Decision.CONTINUE))
