@@ -140,7 +140,7 @@ def test_the_page_changes_as_many_lines_as_it_says(tmp_path: Path) -> None:
     write(tmp_path / "train.py", versions[1])
     found = count_sections(before, (tmp_path / "train.py").read_text())
     assert found["train"] == Count(6, 1)  # `return model` is gone
-    assert (found["test"].written, found["rest"].written) == (2, 0)
+    assert (found["test"].written, found["rest"].written) == (2, 2)  # and `size`
     said = "Six lines of `train` change: four for `ablate`, and one for each parameter that is searched."
     assert said in PAGE.read_text()
     [study] = [text for _, name, text in blocks() if name == "study.yaml"]

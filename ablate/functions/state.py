@@ -210,7 +210,7 @@ def _tree(old: Any, leaves: list[Any]) -> Any:
 
 def _is_key(leaf: Any) -> bool:
     jax: Any = sys.modules["jax"]
-    return bool(jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key))
+    return hasattr(leaf, "dtype") and bool(jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key))
 
 
 def is_value(thing: Any) -> bool:

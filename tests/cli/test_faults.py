@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -100,7 +101,7 @@ def test_the_networks_of_the_front_reach_the_tracker_confirmed_where_they_were_t
     logged: list[TrialConfig] = []
 
     class Remembers(Several):
-        def log_models(self, configs: Sequence[TrialConfig], *, data_dir: Path | None = None) -> None:
+        def log_models(self, configs: Sequence[TrialConfig], **_: Any) -> None:
             logged.extend(configs)
 
     tiny.write_text(TINY.replace("trials: 3", "trials: 1").replace("{replicates: 2}", confirm))

@@ -16,7 +16,7 @@ LOCAL = ("--executor", "local", "--device", "cpu")
     ("options", "line", "said"),
     [
         (("--tracker", "mlfow"), "", "tracker 'mlfow' is not known. Did you mean 'mlflow'?"),
-        (("--tracker", "none"), "sampler: {options: {group_by: 3}}", "sampler tpe: unknown option 'group_by'."),
+        (("--tracker", "none"), "sampler: {options: {group_by: 3}}", "sampler front: unknown option 'group_by'."),
         (("--tracker", "none", "--metrics-port", "PORT"), "", "--metrics-port PORT: 127.0.0.1:PORT cannot be listened"),
     ],
     ids=["tracker", "sampler", "metrics port"],

@@ -235,7 +235,7 @@ def test_the_trials_of_a_lost_node_go_before_new_ones_and_no_more_than_fit_on_th
     search, fits = Mock(), 2
     waiting = [TrialKey(study="s", dataset="d", number=number) for number in range(3)]
     search.next_pack = lambda most: (Mock(key=waiting.pop(0)),) if waiting else ()
-    search.fail = lambda key, message, retry: waiting.insert(0, key)
+    search.fail = lambda key, message, kind: waiting.insert(0, key)
     session = TuneSession(
         search=search,
         packing=Packing(search=search, member=lambda config: Mock(config=config)),

@@ -16,9 +16,9 @@ OWN = "PATH HOME CUDA_VISIBLE_DEVICES OMP_NUM_THREADS RANKING MY_RANK WORLD_SIZE
 
 @pytest.mark.parametrize("name", LAUNCHED.split())
 def test_a_variable_of_a_launcher_is_left_out(name: str) -> None:
-    assert own_environment({name: "1", "PATH": "/bin"}) == {"PATH": "/bin"}
+    assert own_environment({name: "1", "PATH": "/bin", "VIRTUAL_ENV": "/v"}) == {"PATH": "/bin", "VIRTUAL_ENV": "/v"}
 
 
 @pytest.mark.parametrize("name", OWN.split())
 def test_every_other_variable_stays(name: str) -> None:
-    assert own_environment({name: "1"}) == {name: "1"}
+    assert own_environment({name: "1", "VIRTUAL_ENV": "/v"}) == {name: "1", "VIRTUAL_ENV": "/v"}

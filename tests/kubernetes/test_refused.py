@@ -48,7 +48,7 @@ FREE = {"--code-changed", "--cpus-per-trial", "--pack", "--tracker", "--extend",
 
 @pytest.mark.parametrize(
     ("name", "free"),
-    [("search", FREE | {"--deterministic", "--from"}), ("compare", FREE | {"--variant"})],
+    [("search", FREE | {"--deterministic", "--from", "--time", "--trials"}), ("compare", FREE | {"--variant"})],
     ids=["search", "compare"],
 )
 def test_every_option_is_known_to_be_free_or_taken(name: str, free: set[str]) -> None:

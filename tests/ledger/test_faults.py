@@ -119,8 +119,8 @@ def test_a_damaged_row_is_said(storage: str) -> None:
             ledger.trials(STUDY)
 
 
-OLDER = "an older ablate (schema {}, here 4)"
-OTHER_VERSIONS = [(0, OLDER.format(0)), (3, OLDER.format(3)), (5, "a newer ablate (schema 5")]
+OLDER = "an older ablate (schema {}, here 5)"
+OTHER_VERSIONS = [(0, OLDER.format(0)), (3, OLDER.format(3)), (6, "a newer ablate (schema 6")]
 
 
 @pytest.mark.parametrize(("version", "said"), OTHER_VERSIONS)

@@ -27,7 +27,7 @@ confirm: null
 ONE_MORE = """\
 INSERT INTO ablate_trial SELECT NULL, study_id, dataset, :number, stage, replace(config, '"number":1', :key),
   replicates,
-  'FAIL', attempt, epochs_done, wall_seconds, params, params_body, flops, shape, sampler_state, 'out of memory',
+  'FAIL', attempt, epochs_done, wall_seconds, params, params_body, flops, size, shape, sampler_state, 'out of memory',
   checkpoint, mlflow_run_id, driver_term, revision, created_at, started_at, finished_at FROM ablate_trial WHERE id = 2;
 INSERT INTO ablate_report SELECT NULL, study_id, (SELECT max(id) FROM ablate_trial), epoch, replicate, metrics,
   diverged, final, decision, checkpoint, wall_seconds, driver_term, created_at FROM ablate_report WHERE id = 4;

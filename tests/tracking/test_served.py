@@ -272,6 +272,7 @@ def load_network(world: World) -> TrialConfig:
         world.add(number, stage="confirm", replicates=1, **changes)
     config = world.ledger.trials(world.name)[0].config
     folder = checkpoint_folder(world.runs / world.name, config.key)
+    (world.runs / world.name).mkdir(parents=True, exist_ok=True)
     report: Report = list(train(config, checkpoints=folder))[-1]
     world.commit(config.key, report, TrialState.COMPLETE)
     world.writer.finish(world.key(1), TrialState.FAIL, "never trained")

@@ -41,7 +41,7 @@ def test_a_trial_is_committed_as_running_before_it_is_handed_out(tmp_path: Path)
         config = search.next_trial()
         record = ledger.trials("s")[0]
     assert (record.config, record.state, record.attempt) == (config, TrialState.RUNNING, 1)
-    assert record.size == size_of(family(config).model, SHAPE)
+    assert record.size == size_of(family(config).model, SHAPE)._asdict()
     assert (config.seeds, config.stage, config.study_seed, config.protocol) == ((0, 1), "search", 3, "held_out")
 
 
