@@ -79,7 +79,7 @@ def test_what_becomes_part_of_the_study_is_passed_on_its_own(asked: Asked, monke
     typed(monkeypatch, "search", "plain.yaml", "--deterministic")
     typed(monkeypatch, "compare", "compared.yaml", "--scale", "0.5", "--dataset", "digits")
     study = {"scale": None, "only": None, "deterministic": True, "limits": {}, "text": None, "tell": None}
-    changes = {"scale": 0.5, "only": ["digits"], "deterministic": False}
+    changes = {"scale": 0.5, "only": ["digits"], "deterministic": False, "limits": None}
     assert asked == [(Path("plain.yaml"), plain, study), (Path("compared.yaml"), plain, study | changes)]
 
 
