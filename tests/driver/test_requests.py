@@ -350,7 +350,7 @@ def test_what_a_study_file_starts_with_is_tried_first(steered: Steered, say: Say
     trials = steered.trials()
     assert [trial.config.parameters["config.x"] for trial in trials[:2]] == [50, 51]
     assert trials[1].config.parameters["config.lr"] == 0.02
-    assert given(trials) == [["config.x"], ["config.lr", "config.x"]] + [None] * 4
+    assert given(trials) == [["config.x"], ["config.x", "config.lr"]] + [None] * 4
     assert "start.1 of the study file" in say("trial", "steered", "1")[1]
     steered.file.write_text(START.replace("50", "49"))
     command = steered.begin()
