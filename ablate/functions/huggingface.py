@@ -3,36 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from safetensors.torch import load_file
-from transformers import PreTrainedModel, TrainerCallback
+from transformers import TrainerCallback
 
 from ablate.base.errors import TrialError
 from ablate.functions.keeping import GlobalRandomness
-from ablate.functions.state import Holder
+from ablate.functions.pretrained import model_of
 
 if TYPE_CHECKING:
     from ablate.functions.run import Run
-
-
-class _Pretrained(Holder):
-    """A model, and its tokenizer or processor, in the files of `save_pretrained`."""
-
-    def __init__(self, now: Any, processing: Any) -> None:
-        super().__init__(now)
-        self._processing = processing
-
-    def save(self, folder: Path) -> None:
-        self.now.save_pretrained(folder)
-        if self._processing is not None:
-            self._processing.save_pretrained(folder)
-
-    def load(self, folder: Path) -> None:
-        tensors = {name: tensor for file in folder.glob("*.safetensors") for name, tensor in load_file(file).items()}
-        self.now.load_state_dict(tensors, strict=False)  # weights that are tied to others are stored once
-        self.now.tie_weights()
 
 
 class Reports(TrainerCallback):  # type: ignore[misc]
@@ -42,8 +22,7 @@ class Reports(TrainerCallback):  # type: ignore[misc]
         self._run, self._kept, self._names, self._metrics = run, kept, names, dict[str, float]()
 
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Mapping[str, float], **_: Any) -> None:
-        costs = ("_runtime", "_per_second", "_time")
-        found = [name for name in metrics if name.startswith("eval_") and not name.endswith(costs)]
+        found = [n for n in metrics if n.startswith("eval_") and not n.endswith(("_runtime", "_per_second", "_time"))]
         self._metrics = {self._names.get(name, f"val_{name[5:]}"): metrics[name] for name in found}
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -66,9 +45,7 @@ def fit(run: Run, trainer: Any, *, names: Mapping[str, str] | None = None) -> No
     if args.eval_strategy not in ("epoch", "steps") or (args.eval_strategy == "steps" and args.eval_steps < 1):
         raise TrialError("give TrainingArguments eval_strategy='epoch', or 'steps' with a whole number of eval_steps")
     args.output_dir, args.seed, args.restore_callback_states_from_checkpoint = str(run.folder), run.seed, True
-    whole = isinstance(trainer.model, PreTrainedModel)
-    model = _Pretrained(trainer.model, trainer.processing_class) if whole else trainer.model
-    kept = run.keep(model=model, checkpoint="", stopped=False)
+    kept = run.keep(model=model_of(trainer), checkpoint="", stopped=False)
     if kept.checkpoint and not (run.folder / kept.checkpoint).is_dir():  # the folder did not outlive its machine
         run.start_over()
         kept.checkpoint, kept.stopped = "", False

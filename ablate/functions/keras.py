@@ -4,33 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import keras
 
 from ablate.base.errors import TrialError
-from ablate.functions.state import Attributes, Holder
+from ablate.functions.keras_file import Model
+from ablate.functions.state import Attributes
 
 if TYPE_CHECKING:
     from ablate.functions.run import Run
-
-MODEL, WEIGHTS = "model.keras", "model.weights.h5"
-
-
-class _Model(Holder):
-    """A model with the state of its optimizer and of its dropout, in Keras's own file."""
-
-    def save(self, folder: Path) -> None:
-        try:
-            self.now.save(folder / MODEL)
-        except NotImplementedError:  # a layer of the user's that does not say how it is made
-            (folder / MODEL).unlink(missing_ok=True)
-            self.now.save_weights(folder / WEIGHTS)
-
-    def load(self, folder: Path) -> None:
-        self.now.optimizer.build(self.now.trainable_variables)
-        self.now.load_weights(next(folder.iterdir()))
 
 
 def fit(run: Run, model: Any, *data: Any, names: Mapping[str, str] | None = None, **options: Any) -> Any:
@@ -43,7 +26,7 @@ def fit(run: Run, model: Any, *data: Any, names: Mapping[str, str] | None = None
     run.params = sum(math.prod(weight.shape) for weight in model.trainable_weights)
     others = options.pop("callbacks", None) or []
     counts = Attributes(others)
-    state = run.keep(model=_Model(model), callbacks=counts, stopped=False)
+    state = run.keep(model=Model(model), callbacks=counts, stopped=False)
 
     class Reports(keras.callbacks.Callback):  # type: ignore[misc]
         def on_train_begin(self, logs: Any = None) -> None:

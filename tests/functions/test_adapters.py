@@ -84,6 +84,6 @@ def test_what_cannot_be_reported_or_kept_is_refused(form: str) -> None:
 
 
 @pytest.mark.parametrize("library", sorted(NEEDED))
-def test_an_adapter_takes_at_most_85_lines(library: str) -> None:
+def test_an_adapter_takes_at_most_60_lines(library: str) -> None:
     text = (REPOSITORY / "ablate" / "functions" / f"{library}.py").read_text()
-    assert len(text.splitlines()) <= 85  # the files that a model is exported as are among them
+    assert len(text.splitlines()) <= 60
