@@ -88,7 +88,7 @@ def test_paper_as_figures_are_those_published_and_its_misprints_are_noted(datase
     assert len(published) == len(plan.rows) == len(study.rows)
     for row, planned in zip(published, plan.rows, strict=True):
         shown = {m: cells[dataset][planned.variant] for m, cells in study.compare.published.items()}
-        assert planned.size.params == int(row["params_derived"])
+        assert planned.size["params"] == int(row["params_derived"])
         assert shown["params"].value == int(row["params_printed"])
         assert bool(shown["params"].note) == (row["params_printed"] != row["params_derived"])
         assert shown["q"].value == float(row["q_printed"])

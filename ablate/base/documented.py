@@ -12,7 +12,7 @@ READERS = ("altair.", "ray.data.")  # packages whose modules end with an Attribu
 
 class _Documented(SourceFileLoader):
     def get_code(self, fullname: str) -> CodeType:
-        return compile(self.get_data(self.path), self.path, "exec", dont_inherit=True, optimize=1)
+        return self.source_to_code(self.get_data(self.path), self.path, _optimize=1)
 
 
 class _Finder:

@@ -14,7 +14,7 @@ LONGEST_TEXT = 20_000  # characters of an error, a traceback or an event's text 
 # The control characters of ASCII and Latin-1 except tab and newline, characters that change the direction of writing,
 # line and paragraph separators, and surrogates, which cannot be encoded.
 _COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}(-scale-[0-9.e-]+)?")  # the ending is that of a scaled study
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 

@@ -67,7 +67,6 @@ from ablate.results.trials.results import Results
 from ablate.results.trials.tables import trials_table, write_study_file
 from ablate.studies import code as own
 from ablate.studies import homes as places
-from ablate.studies.model_export import write_kept
 from ablate.studies.report import write_results
 from ablate.studies.stored import KNOWN_SIZES, knowing, known_sizes, results_of, select_networks, with_files
 from ablate.study import Study, parse_study, read_study
@@ -369,6 +368,8 @@ def _say(console: Console, text: str) -> None:
 
 def _publish(tracker: Tracker, ledger: Ledger, study: Study, home: Path, options: RunOptions) -> None:
     """Pass the study's final networks, its report and its tables to the tracker."""
+    from ablate.studies.model_export import write_kept  # it imports torch
+
     snapshot, root = ledger.snapshot(study.name), options.checkpoint_root(study.name)
     write = partial(write_kept, snapshot=snapshot, checkpoints=root)
     tracker.log_models(select_networks(study, snapshot), data_dir=options.data_dir, write=write)

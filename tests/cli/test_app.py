@@ -110,7 +110,7 @@ def test_plan_prints_the_21_counts_of_the_paper(capfd: pytest.CaptureFixture[str
     code, out, _ = run(capfd, "plan", str(path), "--format", "csv")
     rows = list(csv.DictReader(io.StringIO(out)))
     assert code == 0
-    assert list(rows[0]) == ["variant", "dataset", "depth", "heads", "params", "flops", "q"]
+    assert list(rows[0]) == ["variant", "dataset", "depth", "heads", "params", "params_body", "flops", "q"]
     found = {name: [int(row["params"]) for row in rows if row["dataset"] == name] for name in DERIVED}
     assert found == DERIVED
     for row in rows:

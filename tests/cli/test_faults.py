@@ -194,7 +194,7 @@ def test_a_study_in_a_shared_database_is_read_from_elsewhere(
 
 @pytest.mark.services
 def test_a_message_in_a_log_file_is_one_line_however_long(tmp_path: Path) -> None:
-    name = "a-study-with-a-rather-long-name-" * 3
+    name = "a-study-with-a-rather-long-name" * 2
     (tmp_path / name).mkdir()
     (tmp_path / name / "ledger.sqlite").write_text("no database at all, and longer than its header would be " * 3)
     command = [sys.executable, "-m", "ablate", "list", "--runs-dir", str(tmp_path)]

@@ -57,7 +57,7 @@ def test_the_plan_of_a_network_of_ones_own_has_no_depth_and_no_heads(form: str, 
     assert done.returncode == 0, done.stderr
     if form == "csv":
         rows = list(csv.DictReader(io.StringIO(done.stdout)))
-        assert list(rows[0]) == ["variant", "dataset", "params", "flops", "q"]
+        assert list(rows[0]) == ["variant", "dataset", "params", "params_body", "flops", "q"]
         assert [int(row["params"]) for row in rows] == [64 * n + n + n * 10 + 10 for n in (4, 8)]
     else:
         assert done.stdout.splitlines()[0].split() == ["variant", "data", "set", "params", "flops", "Q"]

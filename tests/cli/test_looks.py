@@ -108,8 +108,8 @@ def test_an_extended_comparison_says_its_looks_and_divides_its_p_values(
         page = (home / "runs" / "looked" / "report" / "index.html").read_text()
         assert f"for look {look} at the results" in page
         if found["next"] is not None:
-            assert f"raise replicates from {seeds} to {found['next']['seeds']} and type" in said
-            assert f"raise replicates from {seeds} to {found['next']['seeds']} and type" in page
+            assert f"raise replicates from {seeds} to {found['next']['seeds']} and add" in said
+            assert f"raise replicates from {seeds} to {found['next']['seeds']} and add" in page
 
 
 def test_the_next_step_names_the_seeds_of_the_row_that_needs_most_and_a_margin_that_decides_now() -> None:

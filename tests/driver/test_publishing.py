@@ -148,7 +148,7 @@ def test_a_network_is_registered_in_the_study_s_own_database_and_nothing_is_made
     for _ in range(2):
         words = ["pick", "shop", "--max", "params=1e9", "--runs-dir", f"{finished}/runs", "--register", "reader"]
         code, out, err = run(capfd, *words)
-        assert (code, out.splitlines()[-1]) == (0, "Registered in MLflow as models:/reader/1"), err
+        assert (code, out.splitlines()[-1]) == (0, "# Registered in MLflow as models:/reader/1"), err
     assert not [*tmp_path.iterdir()]
     client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{finished}/runs/mlflow.db")
     [version] = client.search_model_versions("name = 'reader'")

@@ -308,6 +308,7 @@ def test_the_built_in_trainer_loads_a_data_set_once_per_process_and_gives_the_sa
     direct = list(train(config, data_dir=None, checkpoints=None))
     printed = []
     for attempt in ("a", "b"):
+        (tmp_path / attempt).mkdir()
         folder = checkpoint_folder(tmp_path / attempt, config.key)
         members = (Member(config=config, checkpoints=folder, attempt=1),)
         given = Assignment(members=members, data_dir=None, device="cpu", trainer=None, threads=1)

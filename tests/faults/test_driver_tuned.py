@@ -26,7 +26,7 @@ objectives: [{metric: val_accuracy, direction: maximize}]
 replicates: 3
 compare: {baseline: complete}
 """
-TUNING, ROWS = 2 * 4, 3  # trials, one report each
+TUNING, ROWS = 2 * 4, 4  # trials, one report each
 RATE = "config.rate"
 
 

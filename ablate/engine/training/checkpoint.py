@@ -328,7 +328,7 @@ def _check_identity(path: str, found: Checkpoint, config: TrialConfig) -> None:
     try:  # fields added after the file was written have their defaults
         saved = json.loads(json.dumps(TrialConfig.from_json(found.trial).to_json()))
     except (ValueError, KeyError, TypeError):  # written by a later version, with fields that this version does not know
-        saved = dict(found.trial)
+        saved = {name: value for name, value in found.trial.items() if name != "owner"}
     names = [name for name in {**mine, **saved} if name not in NOT_IDENTITY]
     different = [name for name in names if saved.get(name) != mine.get(name)]
     if different:

@@ -228,7 +228,7 @@ def test_ten_thousand_trials_stay_usable(tmp_path):
     assert path.stat().st_size < 3_000_000
     reader = Reader(path.read_text(encoding="utf-8"))
     assert "10,000 search trials" in reader.text
-    assert "9800 more in trials.csv" in reader.text
+    assert "9,970 more: trials.csv" in reader.text
     assert "more curves are left out" in reader.text
     assert pl.read_csv(path.parent / "trials.csv", infer_schema_length=None).height == 10_000
 
