@@ -12,13 +12,12 @@ from typing import Any
 from ablate.base.errors import PausedError
 from ablate.base.garbage import collecting_rarely
 from ablate.core.code_version import CODE_PREFIX, base_trainable
-from ablate.core.registry import Registry
+from ablate.core.registry import OWN_FUNCTION, Registry, trainable_kind
 from ablate.core.trainable import Member, Pack, load_trainable
 from ablate.core.trial import Report, TrialKey
 from ablate.execution.executor import Crowded, Failure, Outcome, Paused, Turn
 from ablate.functions.alone import Alone
-from ablate.functions.border.guarded import Guarded, GuardedPack, processes_of, runs_own_code, take_notes
-from ablate.functions.code_folder import CodeFolder
+from ablate.functions.border.guarded import Guarded, GuardedFunction, GuardedPack, runs_own_code, take_notes
 from ablate.functions.memory import keep_freed_memory
 
 TRAINERS = Registry("trainer", {})
@@ -40,6 +39,7 @@ class Assignment:
     device: str
     trainer: str | None
     threads: int
+    seeds_at_once: int = 1
     packed: bool = False
     measure: int = 0
     search_path: tuple[str, ...] = ()
@@ -110,8 +110,6 @@ class PackRun:
                 threads=given.threads,
                 grace_seconds=given.grace_seconds,
                 place=place,
-                processes=processes_of(config),
-                folder=CodeFolder.of(config.trainable, given.versions),
             )
         else:
             trainable = load_trainable(config.trainable)
@@ -121,6 +119,8 @@ class PackRun:
             more: dict[str, Any] = {} if given.trainer else {"grace_seconds": given.grace_seconds}
             if config.trainable.startswith(CODE_PREFIX):
                 more["versions"] = given.versions
+            if isinstance(trainable, GuardedFunction) and not given.trainer:
+                more |= {"threads": given.threads, "seeds_at_once": given.seeds_at_once}
             pack = trainable.open_pack(**place) if given.packed else Alone(train, place | more)
         self._pack = pack  # before the trials are added, so that it is closed whatever they do
         pack.add(given.members)
@@ -128,8 +128,10 @@ class PackRun:
 
     @property
     def _guarded(self) -> bool:
-        """Whether the trials run a user's code, which a process of its own then runs."""
-        return self._assignment.trainer is None and runs_own_code(self._assignment.members[0].config)
+        """Whether the built-in trainer runs a user's code, which a process of its own then runs."""
+        config = self._assignment.members[0].config
+        own = trainable_kind(base_trainable(config.trainable)) == OWN_FUNCTION
+        return self._assignment.trainer is None and not own and runs_own_code(config)
 
     def _measured(self) -> Turn:
         given = self._assignment

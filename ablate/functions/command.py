@@ -25,7 +25,7 @@ from ablate.functions.command_seed import Readers, SeedRun
 from ablate.functions.command_words import OFFERED, placeholders, refuse_shell_signs, script_of, split
 from ablate.functions.function import UNTESTED
 from ablate.functions.launchers import own_environment
-from ablate.functions.output import OutputLog
+from ablate.functions.output import Output
 from ablate.functions.trainable import OwnTrainable
 from ablate.study.sections import Command
 
@@ -145,7 +145,7 @@ class CommandTrainable(OwnTrainable):
 
     def _reports(self, config: TrialConfig, context: TrialContext, *, begin: int, again: bool) -> Iterator[Report]:
         version = CodeFolder.of(config.trainable, context.get("versions"))
-        log = OutputLog(context["checkpoints"])
+        log = Output(context["checkpoints"])
         runs: list[SeedRun] = []
         try:
             for seed in config.seeds:

@@ -19,7 +19,7 @@ from ablate.functions.command_record import Record, empty, read_record, write_re
 from ablate.functions.command_words import line_of, placeholders, words_of
 from ablate.functions.launchers import FIXED, own_environment
 from ablate.functions.metrics import check_sizes
-from ablate.functions.output import OutputLog, seed_folder
+from ablate.functions.output import Output, seed_folder
 from ablate.functions.settings import FunctionSettings
 from ablate.study.sections import Command
 
@@ -53,7 +53,7 @@ class SeedRun:
         config: TrialConfig,
         seed: int,
         context: TrialContext,
-        log: OutputLog,
+        log: Output,
         *,
         again: bool,
         version: CodeFolder | None = None,
@@ -232,6 +232,7 @@ class SeedRun:
     def _say(self, lines: Sequence[str]) -> None:
         mark = f"[seed {self._seed}] " if len(self._config.seeds) > 1 else ""
         self._log.write("".join(f"{mark}{line}\n" for line in lines).encode("utf-8", "replace"))
+        self._log.trim()
 
     def _lacks(self) -> str:
         missing = self._reader.missing()

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from ablate.functions.lockstep import train
 
 from ablate.base.errors import PausedError
 from ablate.core.objectives import BestReport
 from ablate.core.registry import read_task
 from ablate.core.trial import Report, TrialConfig, TrialKey
 from ablate.functions.function import Function
-from ablate.functions.lockstep import train
 from ablate.functions.settings import FunctionSettings
 
 LENGTH, SEEDS = 4, (3, 5)
