@@ -122,8 +122,11 @@ def _changed(old: Any, new: Any) -> Any:
         old.clear()
         old.update(new) if isinstance(old, set) else old.extend(new)
     elif same and isinstance(old, np.ndarray | Tensor) and (old.shape, old.dtype) == (new.shape, new.dtype):
-        with torch.no_grad():
-            old[...] = new
+        try:
+            with torch.no_grad():
+                old[...] = new
+        except (ValueError, RuntimeError):  # a read-only array, an expanded tensor
+            return new
     elif isinstance(old, tuple) and hasattr(old, "_fields") and len(old) == len(new):
         return type(old)(*new)
     else:

@@ -17,8 +17,8 @@ from ablate.core.registry import read_task
 from ablate.core.trial import Report, TrialConfig, TrialKey
 from ablate.engine.training import checkpoint
 from ablate.functions.function import Function
-from ablate.functions.lockstep import train
 from ablate.functions.settings import FunctionSettings
+from support.forked import trained
 
 BEST = BestReport(metric="val_loss", direction="minimize")
 CURVES = {0: (5.0, 3.0, 2.0, 4.0, 6.0, 7.0), 1: (4.0, 4.0, 1.0, 3.0, 3.0, 3.0)}  # means 4.5 3.5 1.5 3.5 4.5 5
@@ -92,7 +92,7 @@ def trial(*, epochs: int = EPOCHS, config: Any = None, **fields: Any) -> TrialCo
 
 def reports(form: str, config: TrialConfig, place: Path | None = None, attempt: int = 1) -> Iterator[Report]:
     found = Function(name="mine:train", train=FORMS[form], test=own_test)
-    return train(found, config, checkpoints=place, device="cpu", attempt=attempt, pause=lambda: False, data_dir=None)
+    return trained(found, config, checkpoints=place, attempt=attempt)
 
 
 def on_test(report: Report) -> list[float]:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from ablate.functions.lockstep import train
 
 from ablate.base.errors import PausedError
 from ablate.core.objectives import BestReport
@@ -21,6 +20,7 @@ from ablate.core.registry import read_task
 from ablate.core.trial import Report, TrialConfig, TrialKey
 from ablate.functions.function import Function
 from ablate.functions.settings import FunctionSettings
+from support.forked import trained
 
 LENGTH, SEEDS = 4, (3, 5)
 Train = Callable[[Any, Any], Any]
@@ -223,15 +223,7 @@ def reports(
         study_seed=7,
         **{"stage": "search"} | (fields or {}),
     )
-    context: Any = {
-        "data_dir": None,
-        "device": "cpu",
-        "attempt": 1,
-        "pause": lambda: False,
-        "checkpoints": place,
-        **how,
-    }
-    yield from train(Function(name="f", train=call, test=test), trial, **context)
+    yield from trained(Function(name="f", train=call, test=test), trial, checkpoints=place, **how)
 
 
 def differences(form: str) -> Iterator[str]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import mmap
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from multiprocessing.connection import Pipe
+from multiprocessing.connection import Connection, Pipe
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,6 +33,29 @@ class Here:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
+def _lines() -> tuple[Connection, Connection, int]:
+    line, theirs = Pipe()
+    shared = os.memfd_create("pause")
+    os.ftruncate(shared, 1)
+    return line, theirs, shared
+
+
+def fresh(name: str) -> Callable[[Output, Callable[[], object]], UserProcess]:
+    """Return what starts a fresh interpreter for each process with the code of a trainable."""
+
+    def start(output: Output, watch: Callable[[], object]) -> UserProcess:
+        line, theirs, shared = _lines()
+        passed = (theirs.fileno(), shared, output.descriptor)
+        words = [*[json.dumps(sys.path)] * 2, name, *map(str, passed), str(os.getpid())]
+        command = [sys.executable, "-P", "-c", server.START, *words]
+        process = subprocess.Popen(command, pass_fds=passed, stdin=subprocess.DEVNULL, start_new_session=True)
+        process.returncode = 0  # `Here.code` waits for it
+        theirs.close()
+        return UserProcess(Here(), process.pid, line, mmap.mmap(shared, 1), output)  # type: ignore[arg-type]
+
+    return start
+
+
 def trained(
     function: Function, config: TrialConfig, notes: dict[str, str] | None = None, **given: Any
 ) -> Iterator[Report]:
@@ -41,9 +66,7 @@ def trained(
     pause = given.pop("pause", lambda: False)
 
     def start(output: Output, watch: Callable[[], object]) -> UserProcess:
-        line, theirs = Pipe()
-        shared = os.memfd_create("pause")
-        os.ftruncate(shared, 1)
+        line, theirs, shared = _lines()
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:
