@@ -39,7 +39,7 @@ class Assignment:
     device: str
     trainer: str | None
     threads: int
-    seeds_at_once: int = 1
+    seeds_at_once: int | None = None
     packed: bool = False
     measure: int = 0
     search_path: tuple[str, ...] = ()
@@ -120,7 +120,7 @@ class PackRun:
             if config.trainable.startswith(CODE_PREFIX):
                 more["versions"] = given.versions
             if isinstance(trainable, GuardedFunction) and not given.trainer:
-                more |= {"threads": given.threads, "seeds_at_once": given.seeds_at_once}
+                more |= _side_by_side(given, len(config.seeds))
             pack = trainable.open_pack(**place) if given.packed else Alone(train, place | more)
         self._pack = pack  # before the trials are added, so that it is closed whatever they do
         pack.add(given.members)
@@ -158,3 +158,13 @@ def outcome_of(found: Report | Exception) -> Outcome:
     if isinstance(found, Report):
         return found
     return Paused() if isinstance(found, PausedError) else Failure.of(found)
+
+
+def _side_by_side(given: Assignment, seeds: int) -> dict[str, int]:
+    """Return how many of a trial's seeds train at the same time, and on how many threads each.
+
+    Without a number it is one for each thread of the trial; on a GPU it is one, as each seed has a context of its own.
+    """
+    count = given.seeds_at_once or (given.threads if given.device == "cpu" else 1)
+    at_once = min(count, seeds)
+    return {"seeds_at_once": at_once, "threads": max(given.threads // at_once, 1)}

@@ -1,6 +1,6 @@
 """One seed of a trial of a user's function, in a process of its own: it trains, and waits at each report.
 
-The other side is `functions.trial`: it decides at each report, and writes nothing of the seed's itself.
+The other side is `functions.border.trial`: it decides at each report, and writes nothing of the seed's itself.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Seed:
         return run
 
     def serve(self) -> None:
-        """Answer the requests of `functions.trial` until its side is gone; raise what ends the seed."""
+        """Answer the requests of `functions.border.trial` until its side is gone; raise what ends the seed."""
         answer: Any = self._restored()
         while True:
             self._line.send(("value", answer))

@@ -1,4 +1,4 @@
-"""What a trial and the processes of its seeds say to each other; see `functions.trial` and `functions.seed`."""
+"""What a trial and the processes of its seeds say to each other; see `functions.border.trial` and `functions.seed`."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ def _changed(old: Any, new: Any) -> Any:
     elif same and isinstance(old, set | deque):
         old.clear()
         old.update(new) if isinstance(old, set) else old.extend(new)
-    elif same and isinstance(old, np.ndarray | Tensor) and (old.shape, old.dtype) == (new.shape, new.dtype):
+    elif _is_array(old) and _is_array(new) and (old.shape, old.dtype) == (new.shape, new.dtype):
         try:
             with torch.no_grad():
                 old[...] = new
@@ -132,6 +132,10 @@ def _changed(old: Any, new: Any) -> Any:
     else:
         return new
     return old
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, np.ndarray | Tensor)
 
 
 def _has_jax(value: Any) -> bool:

@@ -18,6 +18,7 @@ from ablate.engine.models.parts import replacing
 from ablate.functions.function import Function
 from ablate.functions.settings import FunctionSettings
 from support.commands import LOCAL, run
+from support.forked import trained
 from support.part_networks import Bert
 
 CODE = """
@@ -86,7 +87,6 @@ def test_each_part_of_a_network_of_someone_else_is_left_out_once(
 NET = """
 import torch
 from torch import nn
-from support.forked import trained
 from support.part_networks import Bert, ClosureGPT, ClosureNet, SimpleViT
 
 class Listed(nn.Module):

@@ -17,9 +17,9 @@ import torch._dynamo  # noqa: F401  imported by the first step of an optimiser, 
 from ablate.core.trial import Report, TrialConfig
 from ablate.functions.border import server
 from ablate.functions.border.process import UserProcess
+from ablate.functions.border.trial import train
 from ablate.functions.function import Function
 from ablate.functions.output import Output
-from ablate.functions.trial import train
 
 
 class Here:

@@ -20,12 +20,12 @@ from ablate.core.trainable import Member, Pack, SizeForm, load_trainable
 from ablate.core.trial import Report, TrialConfig, TrialKey
 from ablate.functions.border.process import Server, UserProcess, error_of
 from ablate.functions.border.told import Told
+from ablate.functions.border.trial import STOP_SECONDS, train
 from ablate.functions.code_folder import CodeFolder
 from ablate.functions.output import Output
 from ablate.functions.settings import FunctionSettings
 from ablate.functions.size import KnownSizes, Sized
 from ablate.functions.trainable import OwnTrainable
-from ablate.functions.trial import STOP_SECONDS, train
 
 if TYPE_CHECKING:
     from ablate.core.trainable import KeptFiles, ServedNetwork, TrialContext

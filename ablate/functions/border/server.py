@@ -17,7 +17,9 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from importlib.machinery import PathFinder
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -30,6 +32,7 @@ from ablate.functions.border.inside import Inside
 from ablate.functions.border.told import tell
 from ablate.functions.processes import children, end_all, end_descendants, end_with_parent
 
+LOOKS = 5  # for native threads, in a hundredth of a second each
 FORK_SAFE = ("jemalloc_bg_thd",)  # names of native threads that a fork may leave behind
 PARENT_ENDED = signal.SIGRTMAX - 2  # a signal that a user's code does not handle
 START = (
@@ -161,11 +164,20 @@ def why_not_fork() -> str:
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         return "uses a GPU"
+    for _ in range(LOOKS):
+        if not (found := sorted(_native_threads())):
+            return ""
+        time.sleep(0.01)  # one that is about to end is no reason
+    return f"starts a native thread ({found[0]})"
+
+
+def _native_threads() -> Iterator[str]:
+    """Yield the names of the threads that Python does not know and that a fork may not leave behind."""
     known = {thread.native_id for thread in threading.enumerate()}
     for task in Path("/proc/self/task").iterdir():
-        if int(task.name) not in known and (name := (task / "comm").read_text().strip()) not in FORK_SAFE:
-            return f"starts a native thread ({name})"
-    return ""
+        with suppress(OSError):  # it has ended
+            if int(task.name) not in known and (name := (task / "comm").read_text().strip()) not in FORK_SAFE:
+                yield name
 
 
 def _note(name: str, reason: str) -> str:
