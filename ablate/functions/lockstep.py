@@ -21,6 +21,7 @@ from ablate.engine.training.progress import Counted, Stopwatch, final_report
 from ablate.functions.call import Call, Metrics
 from ablate.functions.function import Function
 from ablate.functions.metrics import Tested
+from ablate.functions.output import ended_early_text
 from ablate.functions.ranks import Ranks
 from ablate.functions.run import Kept, Run
 from ablate.functions.settings import FunctionSettings
@@ -95,9 +96,7 @@ class _Lockstep:
             if epoch == 0 and self.config.expects:
                 self.calls[0].try_test(self.config.expects)
             if all(self.ended):
-                print(
-                    f"ended by itself after {epoch} of {length} epochs: its last report is that of the whole training"
-                )
+                print(ended_early_text(epoch, length))
             epoch = length if all(self.ended) else epoch + 1
             metrics = tuple(found for found in self.latest if found is not None)
             kept = [] if self.place is None and self.config.best is None else [call.run.state() for call in self.calls]

@@ -25,6 +25,11 @@ DISK_SECONDS, STORE_SECONDS = 1.0, 30.0  # between two writes of the file
 logger = logging.getLogger("ablate.functions")
 
 
+def ended_early_text(epochs: int, length: int) -> str:
+    """Return what a trial's output says where its code has ended by itself before its last report."""
+    return f"ended by itself after {epochs} of {length} epochs: its last report is that of the whole training"
+
+
 class OutputLog:
     """Keeps the newest output of a trial in memory and in a file of its checkpoint folder; safe for threads.
 

@@ -158,7 +158,10 @@ def test_a_shell_runs_the_command_if_it_is_asked_to(folder: Path) -> None:
             r"exit code 3 before it printed val_extra\. Its last lines: val_loss=1",
         ),
         ("raise ValueError('too wide')", r"exit code 1 .*Its last lines: .*ValueError: too wide"),
-        ("print('val_loss=1 val_extra=1')", r"exit code 0 after 1 of 3 reports, before it printed val_extra, val_loss"),
+        (
+            "print('val_loss=1 val_extra=1'); raise SystemExit(3)",
+            r"exit code 3 after 1 of 3 reports, before it printed val_extra, val_loss",
+        ),
     ],
 )
 def test_a_command_that_ends_early_says_what_it_printed_last(code: str, says: str, folder: Path) -> None:

@@ -107,7 +107,7 @@ class TunedRows:
             yield RowPart(place=place, like=best, seeds=tuple(seeds), source=source)
 
     def _winner(self, place: int, seed: int) -> TrialProgress | None:
-        """Return the first of `ranked` of a row's tuning trials on one seed; a seed of it that diverged has no score."""
+        """Return the first of `ranked` of a row's tuning trials on a seed; one that diverged has no score."""
         tried = [trial for trial in self._complete_tuning.get(place, ()) if seed in trial.config.seeds]
         best = winner(self.study.tuning_objective, self.study.constraints, lambda m: [t.metric(m, seed) for t in tried])
         return None if best is None else tried[best]
