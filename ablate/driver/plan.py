@@ -106,6 +106,12 @@ class Plan:
         """Seeds of a tuning trial, 0 without `tune`."""
         return tuning_seeds(self.study) if self.study.tune is not None else 0
 
+    def your_settings(self) -> dict[str, dict[str, Any]]:
+        """Return the settings of trial 0 of each data set where `start` or defaults of ranges give it."""
+        if self.study.compare is not None:
+            return {}
+        return {label: found[0] for label in self.study.labels if (found := self.study.start_of(label))}
+
     def _design(self) -> dict[str, Any]:
         """Return the networks of a comparison of parts, and its factors."""
         study = self.study
@@ -121,6 +127,7 @@ class Plan:
             "trials": {name: count if count < MOST_TRIALS else None for name, count in self.trials.items()},
             "tuning_trials": self.tuning,
             "tuning_runs": {label: count * self.seeds_of_tuning for label, count in self.tuning.items()},
+            "your_settings": self.your_settings(),
             "architectures": self.architectures,
             "confirmations_at_most": self.confirmations,
             "seconds_per_trial": self.seconds_per_trial,
