@@ -10,7 +10,7 @@ from typing import Any, Literal, NotRequired, Protocol, TypedDict, Unpack
 from ablate.base.files import Place
 from ablate.core import config
 from ablate.core.code_version import base_trainable
-from ablate.core.config import Counted, DatasetFacts, Size, TaskConfig, TrainableSettings
+from ablate.core.config import Counted, DatasetFacts, NoSize, Size, TaskConfig, TrainableSettings
 from ablate.core.registry import OWN_TRAINABLES, TRAINABLES, trainable_kind
 from ablate.core.trial import Report, TrialConfig, TrialKey
 
@@ -152,8 +152,10 @@ class Trainable(Protocol):
     def metrics(self, task: TaskConfig, facts: DatasetFacts) -> tuple[str, ...] | None:
         """Return the names of the metrics that a trial reports, or None if only training tells."""
 
-    def measure(self, settings: Sequence[TrainableSettings], facts: DatasetFacts) -> Sequence[Size]:
+    def measure(self, settings: Sequence[TrainableSettings], facts: DatasetFacts) -> Sequence[Size | NoSize]:
         """Return the size of each configuration, known without training it; empty ones if only training tells.
+
+        Where the user's `size` raises there is none.
 
         Raises RequestError if the user's code cannot tell.
         """

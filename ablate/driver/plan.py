@@ -11,13 +11,22 @@ from typing import Any
 
 import polars as pl
 
-from ablate.core.config import DatasetFacts, Size, TrainableSettings
+from ablate.core.config import DatasetFacts, NoSize, Size, TrainableSettings
 from ablate.core.registry import TRAINABLES
 from ablate.core.trainable import PlannedTrials, Trainable
 from ablate.driver.cautions import cautions
 from ablate.driver.code import trainable_of
 from ablate.driver.data_checks import refuse_unknown_metrics
-from ablate.driver.own_sizes import ADD_SIZE, OwnSizes, inside, measuring, require_told, thinned, told_sizes
+from ablate.driver.own_sizes import (
+    ADD_SIZE,
+    OwnSizes,
+    inside,
+    measuring,
+    require_told,
+    thinned,
+    told_sizes,
+    unsized_notes,
+)
 from ablate.driver.power import Earlier, PlannedPower, plan_power
 from ablate.studies.stored import knowing
 from ablate.study import MOST_TRIALS, VARIANT, Study
@@ -169,6 +178,7 @@ def make_plan(study: Study, *, data_dir: Path | None, measure_time: bool, earlie
         seconds_per_trial=seconds,
         cautions=(
             *cautions(study, facts, data_dir),
+            *unsized_notes(study, trainable, facts, [row.settings for row in rows]),
             *(note for label in study.labels for note in sizing[label].notes()),
         ),
         earlier=earlier,
@@ -218,7 +228,9 @@ class _Sizing:
         settings = [self.twins.settings_of(values if whole else inside(space, values)) for values in listed]
         sizes = measuring(study, self.trainable)(settings, self.facts)
         for values, each, size in zip(listed, settings, sizes, strict=True):
-            params = None if size or self.own is None else self.own.params(values)
+            unsized = isinstance(size, NoSize)
+            size = {} if isinstance(size, NoSize) else size
+            params = None if size or unsized or self.own is None else self.own.params(values)
             yield PlannedRow(
                 variant=_row_name(values),
                 dataset=self.dataset,

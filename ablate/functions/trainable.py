@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from ablate.base.errors import CheckpointError, RequestError
 from ablate.base.files import Place
 from ablate.base.redaction import redact_url
-from ablate.core.config import Counted, DatasetFacts, Size, TaskConfig, TrainableSettings
+from ablate.core.config import Counted, DatasetFacts, NoSize, Size, TaskConfig, TrainableSettings
 from ablate.core.trainable import KeptFiles, SizeForm
 from ablate.core.trial import Report, TrialConfig
 from ablate.functions.function import Function, NamesRead
@@ -42,7 +42,7 @@ class OwnTrainable:
         """Return no facts."""
         return DatasetFacts()
 
-    def measure(self, settings: Sequence[TrainableSettings], facts: DatasetFacts) -> Sequence[Size]:
+    def measure(self, settings: Sequence[TrainableSettings], facts: DatasetFacts) -> Sequence[Size | NoSize]:
         """Return empty sizes: only a report tells them, if at all."""
         return [{} for _ in settings]
 
