@@ -52,6 +52,11 @@ class Function:
         return inspect.isgeneratorfunction(self._called)
 
     @property
+    def may_report_epochs(self) -> bool:
+        """Whether it yields, or returns nothing and calls what reports, as `run.report` and `fit(run, ...)` do."""
+        return self.reports_epochs or bool(_uses(self.train) & REPORTING and not self.metrics_named())
+
+    @property
     def _called(self) -> Any:
         called: Any = inspect.unwrap(self.train)
         return called.__call__ if inspect.ismethod(called.__call__) else called

@@ -114,7 +114,7 @@ class FunctionTrainable(OwnTrainable):
         return Described(
             names=found.names_read(),
             metrics=found.metrics_named(),
-            reports_epochs=found.reports_epochs,
+            reports_epochs=found.may_report_epochs,
             has_test=found.test is not None,
         )
 
