@@ -147,6 +147,7 @@ def _without_interval(results: Results, own: Row, rival: Row, text: str) -> Your
     standing: Standing = "better" if other < mine else "worse" if other > mine else "not shown"
     begin = {"better": "Better than", "worse": "Worse than", "not shown": "Neither better nor worse than"}[standing]
     why = "the seeds give the same numbers, so chance of a seed plays no part"
+    text = text if other != mine else f"{text.rpartition(' instead of ')[0]}, as theirs"
     return Yours(trial=None, standing=standing, sentence=f"{begin} {text}; {why}.")
 
 

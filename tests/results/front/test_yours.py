@@ -116,7 +116,7 @@ CASES: dict[str, tuple[list[float], list[float], str, str]] = {
     "few": (about(0.80, 0, 1), about(0.84, 1, 1), f"{NOT_SHOWN} 83.80%", "not shown"),
     "alike": ([0.8] * 5, [0.84] * 5, f"Better than {WHO} 84.00% instead of 80.00%; {ALIKE}", "better"),
     "alike, worse": ([0.84] * 5, [0.8] * 5, f"Worse than {WHO} 80.00% instead of 84.00%; {ALIKE}", "worse"),
-    "alike, equal": ([0.8] * 2, [0.8] * 2, f"Neither better nor worse than {WHO} 80.00% instead of 80", "not shown"),
+    "alike, equal": ([0.8] * 2, [0.8] * 2, f"Neither better nor worse than {WHO} 80.00%, as theirs; ", "not shown"),
     "parallel": ([0.25, 0.5], [0.5, 0.75], f"{NOT_SHOWN} 62.50% instead of 37.50%, and the seeds give no", "not shown"),
 }  # fmt: skip
 
