@@ -49,11 +49,16 @@ def told_sizes(study: Study, trainable: Trainable, facts: Mapping[str, DatasetFa
 def unsized_notes(
     study: Study, trainable: Trainable, facts: Mapping[str, DatasetFacts], listed: Iterable[TrainableSettings] = ()
 ) -> Iterator[str]:
-    """Yield a line for each data set of a search where `size` raises for a probed or `listed` configuration."""
-    for label in study.labels if study.counted and study.compare is None else ():
+    """Yield a line for each data set of a search where `size` raises for a probed or `listed` configuration.
+
+    No row of a comparison is left out: RequestError.
+    """
+    for label in study.labels if study.counted else ():
         asked = {each.model_dump_json(): each for each in (*_probes(study, label), *listed)}
         sizes = trainable.measure([*asked.values()], facts[label])
         if faults := [size.fault for size in sizes if isinstance(size, NoSize)]:
+            if study.compare is not None:
+                raise RequestError(f"trainable {study.trainable!r}: {faults[0]}")
             raises = f"`size` raises for {len(faults)} of {counted(len(sizes), 'configuration')} that were tried"
             yield f"{label}: {raises}; such ones are never trained: {faults[0]}"
 
