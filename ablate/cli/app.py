@@ -240,8 +240,10 @@ def new(
     """Write a commented study file; `ablate plan` accepts it, but for what `--from` marks FILL IN."""
     from ablate.cli.new import write_study
 
-    file = write_study(name, task=task, function=function, command=command, metric=metric, source=source)
+    file, to_fill = write_study(name, task=task, function=function, command=command, metric=metric, source=source)
     console.say(f"Written: {file.absolute()}")
+    if to_fill:
+        console.say(f"Fill in first, where the file says FILL IN: {to_fill}. Then type:")
     console.say(shlex.join(["ablate", "plan", str(file)]))
 
 

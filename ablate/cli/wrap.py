@@ -13,9 +13,9 @@ from pydantic import ValidationError
 
 from ablate.base.errors import RequestError, StudyFileError, each_once
 from ablate.core.objectives import is_higher_better, unknown_direction
-from ablate.functions.command_words import placeholders
 from ablate.functions.script_defaults import script_defaults
 from ablate.study import parse_study
+from ablate.study.command_text import placeholders
 from ablate.study.patterns import compile_pattern, metric_name, named_pattern
 from ablate.study.space import Choices, FloatRange, IntRange, Range
 from ablate.study.yaml_text import read_scalar, write_yaml

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import shutil
@@ -11,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
-from ablate.base.errors import RequestError, TrialError, did_you_mean
+from ablate.base.errors import RequestError, TrialError
 from ablate.base.files import SEED_FOLDER, Place, copy_into, disk_path
 from ablate.core.code_version import CodeVersion
 from ablate.core.config import DatasetFacts, TaskConfig, TrainableSettings
@@ -22,11 +21,11 @@ from ablate.functions.code_folder import CodeFolder
 from ablate.functions.command_output import LostReportError, NumberReader
 from ablate.functions.command_record import read_record
 from ablate.functions.command_seed import Readers, SeedRun
-from ablate.functions.command_words import OFFERED, placeholders, refuse_shell_signs, script_of, split
-from ablate.functions.function import UNTESTED
+from ablate.functions.command_words import script_of
 from ablate.functions.launchers import own_environment
 from ablate.functions.output import OutputLog, ended_early_text
 from ablate.functions.trainable import OwnTrainable
+from ablate.study.command_text import placeholders, split
 from ablate.study.sections import Command
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ class CommandTrainable(OwnTrainable):
     """
 
     def __init__(self, name: str) -> None:
-        self.given = Command.model_validate(json.loads(name.removeprefix(COMMAND_PREFIX)))
+        self.given = Command.model_validate_json(name.removeprefix(COMMAND_PREFIX))
         readers = [NumberReader(metric, pattern) for metric, pattern in self.given.metrics.items()]
         self.readers = Readers(
             searched=[reader for reader in readers if not reader.name.startswith(TEST)],
@@ -52,29 +51,7 @@ class CommandTrainable(OwnTrainable):
         )
 
     def check(self, given: Iterable[str], *, confirms: bool) -> None:
-        """Raise RequestError if names of `config` and placeholders differ, or the program or script does not exist."""
-        if not self.given.shell:
-            refuse_shell_signs(self.given.command)
-        named = set(given)
-        if replaced := sorted(name for name in named if name.startswith("replace")):
-            raise RequestError(f"{replaced[0]}: a command has no modules to replace; use switches of its own")
-        if "processes" in named:
-            raise RequestError("processes: a command starts its own, as in `torchrun --nproc-per-node {gpus} train.py`")
-        names = {name.removeprefix("config.") for name in named if name.startswith("config.")}
-        used = placeholders(self.given.command)
-        for name in sorted(names & {*OFFERED}):
-            raise RequestError(f"config.{name}: {{{name}}} in a command is given by ablate; choose another name")
-        for name in sorted(set(used) - names - {*OFFERED}):
-            rule = f"the command uses {{{name}}}, which `config` does not give"
-            raise RequestError(f"{rule}. {did_you_mean(name, sorted({*names, *OFFERED}))}")
-        for name in sorted(names - set(used)):
-            hint = did_you_mean(name, sorted(used))
-            raise RequestError(f"config.{name}: the command does not use {{{name}}}. {hint}")
-        if confirms and not self.readers.tested:
-            raise RequestError(
-                "the study reads a metric of the test split: add one whose name starts with test_ to the command's"
-                f" `metrics`, or leave that split out ({UNTESTED})"
-            )
+        """Raise RequestError if the program or the script does not exist; `study.checks` has read the text."""
         if self.given.shell:
             return
         program = split(self.given.command)[0]

@@ -15,11 +15,12 @@ from ablate.functions.code_folder import CodeFolder
 from ablate.functions.command_output import LostReportError, NumberReader, ReportReader, shown
 from ablate.functions.command_process import Running, end_leftovers
 from ablate.functions.command_record import Record, empty, read_record, write_record
-from ablate.functions.command_words import line_of, placeholders, words_of
+from ablate.functions.command_words import line_of, words_of
 from ablate.functions.launchers import FIXED, own_environment
 from ablate.functions.metrics import check_sizes
 from ablate.functions.output import OutputLog, seed_folder
 from ablate.functions.settings import FunctionSettings
+from ablate.study.command_text import placeholders
 from ablate.study.sections import Command
 
 if TYPE_CHECKING:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ablate.base.errors import PausedError, RequestError, TrialError
+from ablate.base.errors import PausedError, RequestError, StudyFileError, TrialError
 from ablate.core.config import DatasetFacts
 from ablate.core.objectives import BestReport
 from ablate.core.registry import read_task
@@ -21,6 +22,7 @@ from ablate.functions import command as commands
 from ablate.functions.command_process import TOKEN
 from ablate.functions.command_words import line_of, words_of
 from ablate.functions.output import read_output
+from ablate.study import parse_study
 from ablate.study.sections import trainable_name
 from support.commanded import commanded, losses
 from support.commands import LOCAL, run
@@ -296,19 +298,23 @@ PLAIN = [
 ]
 
 
+def checked(command: str, **more: object) -> None:
+    named = json.dumps({"command": command, "metric": "val_loss={number}", **more})
+    parse_study(f"study: s\ntrainable: {named}\nconfig: {{x: 1}}\nobjectives: [{{metric: val_loss}}]\nconfirm: null\n")
+
+
 @pytest.mark.parametrize("command", SIGNS)
 def test_a_sign_of_a_shell_needs_one(command: str) -> None:
-    named = {"command": command, "metrics": {"val_loss": "{number}"}}
-    with pytest.raises(RequestError, match=r"^the command runs without a shell: add --shell"):
-        load_trainable(trainable_name(named)).check(["config.x"], confirms=False)
-    braces = {"command": command.replace("${HOME}", "${{HOME}}"), "shell": True}
-    load_trainable(trainable_name(named | braces)).check(["config.x"], confirms=False)
+    with pytest.raises(
+        StudyFileError, match=r"^study:2: trainable\.command: the command runs without a shell: add --s"
+    ):
+        checked(command)
+    checked(command.replace("${HOME}", "${{HOME}}"), shell=True)
 
 
 @pytest.mark.parametrize("command", PLAIN)
 def test_what_a_shell_would_not_obey_is_an_argument(command: str) -> None:
-    named = {"command": command, "metrics": {"val_loss": "{number}"}}
-    load_trainable(trainable_name(named)).check(["config.x"], confirms=False)
+    checked(command)
 
 
 MISSING = [
