@@ -10,7 +10,6 @@ from ablate.studies.locations import Locations
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ablate.core.trainable import PackSize
 
 METRICS_HOST = "127.0.0.1"  # this machine only, because the metrics need no password
 
@@ -23,7 +22,7 @@ class RunOptions(Locations):
     gpus: int | None = None
     gpus_per_trial: float = 1.0
     cpus_per_trial: float | None = None
-    pack: PackSize = 1
+    pack: int = 1
     address: str | None = None
     autoscale: int | None = None
     device: str = "auto"
