@@ -189,7 +189,11 @@ def wrap(
         typer.Option("--maximize/--minimize", help="What to search. (default: as the metric's name says: auc, loss)"),
     ] = None,
     epochs: Annotated[int, typer.Option(min=1, help="How often the command prints the metric.")] = 1,
-    trials: Annotated[int, typer.Option(min=1, help="Number of trials.")] = 24,
+    trials: Annotated[int | None, typer.Option(min=1, help="Number of trials. (default: 24, without --time)")] = None,
+    time: Annotated[
+        float | None,
+        typer.Option(parser=options.duration, metavar="TIME", help="Time after which no trial starts, such as 15m."),
+    ] = None,
     replicates: Annotated[
         int | None, typer.Option(min=1, help="Seeds for each trial. (default: 1; with --parts: 3)")
     ] = None,
@@ -206,7 +210,8 @@ def wrap(
 
     text = study_text(
         command, settings or [], name=name, metrics=metric, tests=test_metric or [], epoch=epoch, parts=parts or [],
-        maximize=maximize, epochs=epochs, trials=trials, replicates=replicates, confirm=confirm, shell=shell,
+        maximize=maximize, epochs=epochs, limits=limits_of(trials, time), replicates=replicates, confirm=confirm,
+        shell=shell,
     )  # fmt: skip
     return _drive(asked.home(name) / "study.yaml", asked, text=text, as_json=as_json)
 
@@ -235,8 +240,10 @@ def new(
     """Write a commented study file; `ablate plan` accepts it, but for what `--from` marks FILL IN."""
     from ablate.cli.new import write_study
 
-    file = write_study(name, task=task, function=function, command=command, metric=metric, source=source)
+    file, to_fill = write_study(name, task=task, function=function, command=command, metric=metric, source=source)
     console.say(f"Written: {file.absolute()}")
+    if to_fill:
+        console.say(f"Fill in first, where the file says FILL IN: {to_fill}. Then type:")
     console.say(shlex.join(["ablate", "plan", str(file)]))
 
 

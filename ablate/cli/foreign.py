@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from ablate.base.plain_text import one_printable_line
-from ablate.functions.command_words import OFFERED, placeholders
+from ablate.study.command_text import OFFERED, placeholders
 from ablate.study.file import FILL
 from ablate.study.patterns import metric_name
 from ablate.study.space import Choices, FloatRange, IntRange
@@ -184,9 +184,13 @@ class Foreign:
         self.scheduler = {"name": "asha", "min_epochs": max(first, 1), "reduction": max(round(reduction), 2)}
         self.note("scheduler", text)
 
+    def marked(self) -> str:
+        """Return the keys of the study file that the user has to decide, or an empty text."""
+        return ", ".join(key for key, note in self.notes.items() if FILL in note)
+
     def lines(self, file: str) -> list[str]:
         """Return lines for the head of the study file, of the notes as they are now."""
-        marked = ", ".join(key for key, note in self.notes.items() if FILL in note)
+        marked = self.marked()
         return [
             *([f"{FILL}: {marked}. Delete these words there and here."] if marked else []),
             *(f"{FILL}: {line}" for line in self.open),

@@ -42,8 +42,8 @@ NOTES = {
 
 def write_study(
     name: str, *, task: str | None, function: str | None, command: str | None, metric: str | None, source: str | None
-) -> Path:
-    """Write NAME.yaml into the current folder and return its path.
+) -> tuple[Path, str]:
+    """Write NAME.yaml into the current folder; return its path, and what the user has to fill in or an empty text.
 
     Raises RequestError if the file exists, or if more than one of task, function, command and source is given.
     """
@@ -51,10 +51,12 @@ def write_study(
         raise RequestError("give one of --task, --function, --command and --from: a study tunes one thing")
     if metric is not None and command is None:
         raise RequestError(f"--metric {metric!r} belongs to --command: it reads what the command prints")
+    to_fill: list[str] = []
     head = f"# Check it: ablate plan {name}.yaml    Run it: ablate search {name}.yaml\n"
     if source is not None:
         found = read_source(source)
         content, notes = content_of(found, name)
+        to_fill = [*filter(None, [found.marked()]), *("what the top of the file says" for _ in found.open[:1])]
         head += "".join(f"# {line}\n" for line in [f"From: {found.tool}.", *found.lines(f"{name}.yaml")])
     elif function is not None:
         content, notes = _of_function(name, function)
@@ -72,7 +74,7 @@ def write_study(
         raise RequestError(f"{file} exists and is kept. Choose another name, or move it away.") from None
     except OSError as error:
         raise RequestError(f"{file}: cannot be written ({error.strerror})") from None
-    return file
+    return file, ", and ".join(to_fill)
 
 
 def commented(content: Mapping[str, Any], notes: Mapping[str, str]) -> str:
@@ -168,8 +170,8 @@ def _of_function(name: str, function: str) -> tuple[dict[str, Any], dict[str, st
 
 
 def _of_command(name: str, command: str, metric: str) -> tuple[dict[str, Any], dict[str, str]]:
-    from ablate.functions.command_words import OFFERED, placeholders
     from ablate.functions.script_defaults import Argument, script_defaults
+    from ablate.study.command_text import OFFERED, placeholders
 
     names = [each for each in placeholders(command) if each not in OFFERED]
     if not names:

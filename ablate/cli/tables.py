@@ -6,6 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ablate.base.plain_text import settings_text, short_name
 from ablate.cli.power import power_lines
 from ablate.core.objectives import SIZE_METRICS
 from ablate.driver.plan import Plan, limit_rows
@@ -59,7 +60,7 @@ def _lines(plan: Plan, shown: Plan) -> list[str]:
         if plan.seconds_per_trial is not None:
             text += f" A full trial takes about {spell_seconds(plan.seconds_per_trial[dataset])} here."
         lines.append(text)
-        lines += _tuning_lines(plan, dataset)
+        lines += [*_tuning_lines(plan, dataset), *_own_lines(plan, dataset)]
     hours = plan.hours()
     if hours is not None:
         what = "All search trials at full length" if plan.study.compare is None else "All trials"
@@ -85,6 +86,16 @@ def _budget_lines(study: Study, hours: float | None) -> list[str]:
     if hours is not None and budget.price is not None:
         lines.append(f"At full length they cost {budget.price * hours:.2f} on GPUs as fast as this machine.")
     return lines
+
+
+def _own_lines(plan: Plan, dataset: str) -> list[str]:
+    """Return that trial 0 has the user's own settings, in one line, or nothing."""
+    own = plan.your_settings().get(dataset)
+    if own is None:
+        return []
+    rest = [short_name(name) for name in plan.study.space_for(dataset).names() if name not in own]
+    more = f"; the sampler chooses {', '.join(rest)}" if rest else ""
+    return [f"  Trial 0 is your own settings: {settings_text(own, own)}{more}."]
 
 
 def _tuning_lines(plan: Plan, dataset: str) -> list[str]:

@@ -13,9 +13,9 @@ from pydantic import ValidationError
 
 from ablate.base.errors import RequestError, StudyFileError, each_once
 from ablate.core.objectives import is_higher_better, unknown_direction
-from ablate.functions.command_words import placeholders
 from ablate.functions.script_defaults import script_defaults
 from ablate.study import parse_study
+from ablate.study.command_text import placeholders
 from ablate.study.patterns import compile_pattern, metric_name, named_pattern
 from ablate.study.space import Choices, FloatRange, IntRange, Range
 from ablate.study.yaml_text import read_scalar, write_yaml
@@ -39,12 +39,12 @@ def study_text(
     parts: Sequence[str] = (),
     maximize: bool | None = None,
     epochs: int = 1,
-    trials: int = 24,
+    limits: Mapping[str, Any] | None = None,
     replicates: int | None = None,
     confirm: int | None = None,
     shell: bool = False,
 ) -> str:
-    """Return the study file of a wrapped command.
+    """Return the study file of a wrapped command; `limits` are those of its search (`limits_of`).
 
     Raises RequestError for settings, metrics and parts in another form, and StudyFileError for what no study can be.
     """
@@ -56,11 +56,13 @@ def study_text(
         raise RequestError(f"{unknown_direction(searched)}: type --maximize or --minimize")
     content = command_content(
         command, config, name=name, metrics=metrics, tests=tests, epoch=epoch,
-        direction="maximize" if higher else "minimize", epochs=epochs, trials=trials, replicates=replicates or 1,
+        direction="maximize" if higher else "minimize", epochs=epochs, limits=limits, replicates=replicates or 1,
         confirm=confirm, shell=shell,
     )  # fmt: skip
     if not parts:
         content["config"] = _with_script_defaults(command, config)
+    elif limits:
+        raise RequestError("--trials and --time limit a search; with --parts every row is trained: leave them out")
     else:
         removed = each_once(_part(text, forms) for text in parts)
         content["config"] = {part: True for part, value in removed.items() if value is False} | config
@@ -92,7 +94,7 @@ def command_content(
     tests: Sequence[str] = (),
     epoch: str | None = None,
     epochs: int = 1,
-    trials: int = 24,
+    limits: Mapping[str, Any] | None = None,
     replicates: int = 1,
     confirm: int | None = None,
     shell: bool = False,
@@ -112,7 +114,7 @@ def command_content(
         "epochs": epochs,
         "objectives": [{"metric": read[0][0], "direction": direction}],
         "replicates": replicates,
-        "budget": {"trials": trials},
+        "budget": dict(limits or {"trials": 24}),
         "confirm": None if confirm is None else {"replicates": confirm},
     }
 

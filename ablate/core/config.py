@@ -55,6 +55,13 @@ class TaskConfig(Frozen):
     """Use only this share of the samples of each split; `--scale` sets it."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class NoSize:
+    """What a configuration for which the user's `size` raises has instead of a size: it cannot be trained."""
+
+    fault: str  # one line, with the configuration
+
+
 Size = Mapping[str, float]
 """What a configuration costs by metric, known before training; empty if only training tells.
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SIZE_METRICS = ("params", "params_body", "flops")  # counted on the built model, before any training
+UNTESTED = "`confirm: null`, in a comparison metrics with `val_`, in a campaign `close: {test: false}`"  # leaves it out
 COST_METRICS = (*SIZE_METRICS, "wall_seconds")  # of the trial as a whole, the same for all its replicates
 SIZE_COLUMNS = (*SIZE_METRICS, "q")  # what tables show of a size; q is K M / P (paper A, Eq. 12)
 TAKEN = (  # columns of a trials table that no cost of a user's `size` can have
@@ -205,13 +206,6 @@ def quality_objective(objectives: Sequence[Objective]) -> Objective:
     return next((o for o in objectives if not is_cost(o.metric)), objectives[0])
 
 
-def best_place(metric: str, values: Sequence[float | None], objectives: Iterable[ObjectiveLike]) -> int | None:
-    """Return the place of the best finite value of a metric, the first among equals; None if there is none."""
-    sign = 1 if is_higher_better(metric, objectives) else -1
-    finite = {place: sign * value for place, value in enumerate(values) if value is not None and math.isfinite(value)}
-    return max(finite, key=finite.__getitem__, default=None)
-
-
 def signed(objective: ObjectiveLike, value: float) -> float:
     """Return `value` in the metric's own unit, with the sign that makes the smaller value the better one."""
     return -value if is_maximized(objective) else value
@@ -377,6 +371,14 @@ def ranked(
     for each in constraints:
         broken = [sum_ + max(violation(each, v), 0.0) for sum_, v in zip(broken, column(each.metric), strict=True)]
     return [int(i) for i in best_first([STATE_ORDER.index(state) for state in states], broken, points)[0]]
+
+
+def winner(objective: ObjectiveLike, constraints: Sequence[ConstraintLike], column: Column) -> int | None:
+    """Return the place of the first of `ranked` for complete trials; None if none has a finite value."""
+    values = column(objective.metric)
+    if not any(map(math.isfinite, values)):
+        return None
+    return ranked([objective], constraints, [COMPLETE] * len(values), column)[0]
 
 
 def count_states(states: Iterable[str]) -> dict[str, int]:

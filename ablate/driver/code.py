@@ -23,10 +23,11 @@ def refuse_local_code(study: Study) -> None:
     run = script_of(shlex.join(words)) if words else None
     local += [Path(w) for w in words if not Path(w).is_absolute() and (w == run or Path(w).is_file())]
     if local:
+        missing = "" if all(Path(each).exists() for each in local) else "not there, and would be "
         raise RequestError(
-            f"the study needs {', '.join(map(str, local))}, which is on this machine alone: a cluster runs what its"
-            " image or its machines have. Make the code a package, and install it here and there; in a command, write"
-            " the path that the script has there"
+            f"the study needs {', '.join(map(str, local))}, which is {missing}on this machine alone: a cluster runs"
+            " what its image or its machines have. Make the code a package, and install it here and there; in a"
+            " command, write the path that the script has there"
         )
 
 

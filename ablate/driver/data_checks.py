@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ablate.base.errors import DataError, RequestError, did_you_mean
+from ablate.base.errors import DataError, RequestError
 from ablate.core.config import DatasetFacts
-from ablate.core.objectives import COST_METRICS, on_test
 from ablate.driver.code import trainable_of
 from ablate.study import Study
+from ablate.study.checks import unknown_metrics
 
 
 def check_data(study: Study, data_dir: Path | None) -> dict[str, DatasetFacts]:
@@ -35,23 +35,6 @@ def check_data(study: Study, data_dir: Path | None) -> dict[str, DatasetFacts]:
 
 
 def refuse_unknown_metrics(study: Study, label: str, metrics: Sequence[str] | None) -> None:
-    """Raise RequestError for an objective, a constraint or a compared metric that is not among `metrics`.
-
-    A confirmation needs them on the test split too, where the trainable names its metrics of that split.
-    With `metrics=None` only training tells.
-    """
-    if metrics is None:
-        return
-    known = [*COST_METRICS, *metrics]
-    compared = study.compare.metrics if study.compare is not None else ()
-    objectives = [objective.metric for objective in study.objectives]
-    names_tests = any(name.startswith("test_") for name in metrics)
-    tested = () if names_tests else [on_test(name) for name in known]
-    for metric in [*objectives, *(c.metric for c in study.constraints), *compared]:
-        if metric not in known and not (metric in compared and metric in tested):
-            raise RequestError(f"data set {label!r} has no metric {metric!r}. {did_you_mean(metric, known)}")
-    if names_tests and study.confirm is not None:
-        for metric in study.tested_metrics:
-            if metric not in known:
-                rule = f"a confirmation reads objectives and constraints on the test split; no metric is {metric!r}"
-                raise RequestError(f"data set {label!r}: {rule}. {did_you_mean(metric, known)}")
+    """Raise RequestError for metrics that the study asks for and no trial reports; with None only training tells."""
+    if faults := [] if metrics is None else list(unknown_metrics(study, label, metrics)):
+        raise RequestError("\n".join(f"{fault.rule} {fault.hint}" for fault in faults))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +12,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from ablate.base.errors import RequestError, did_you_mean
-from ablate.core.config import Counted, DatasetFacts, TrainableSettings
+from ablate.base.plain_text import counted
+from ablate.core.config import Counted, DatasetFacts, NoSize, TrainableSettings
 from ablate.core.objectives import COST_METRICS
 from ablate.core.registry import TRAINABLES
 from ablate.core.trainable import Trainable
@@ -30,16 +31,36 @@ def told_sizes(study: Study, trainable: Trainable, facts: Mapping[str, DatasetFa
     """Return the payload of the event KNOWN_SIZES: which metrics `size(config)` tells, and how; None for the family.
 
     `size` is asked with several values of each searched setting. A campaign judges other code than the one that would
-    be asked, so nothing is known for it. Raises RequestError for a fault of `size`.
+    be asked, so nothing is known for it. Raises RequestError for a fault of `size`; of a search it may raise for some.
     """
     if study.trainable in TRAINABLES.names():
         return None
     found = dict[str, float]()
     for label in study.labels if study.campaign is None else ():
         sizes = trainable.measure(list(_probes(study, label)), facts[label])
-        found = found or next((dict(size) for size in sizes if size), {})
+        faults = [size.fault for size in sizes if isinstance(size, NoSize)]
+        if faults and (study.compare is not None or len(faults) == len(sizes)):
+            raise RequestError(f"trainable {study.trainable!r}: {faults[0]}")
+        found = found or next((dict(size) for size in sizes if size and not isinstance(size, NoSize)), {})
     form = trainable.size_form()
     return {"metrics": sorted(found), "settings": sorted(form.settings), "builds": form.builds}
+
+
+def unsized_notes(
+    study: Study, trainable: Trainable, facts: Mapping[str, DatasetFacts], listed: Iterable[TrainableSettings] = ()
+) -> Iterator[str]:
+    """Yield a line for each data set of a search where `size` raises for a probed or `listed` configuration.
+
+    No row of a comparison is left out: RequestError.
+    """
+    for label in study.labels if study.counted else ():
+        asked = {each.model_dump_json(): each for each in (*_probes(study, label), *listed)}
+        sizes = trainable.measure([*asked.values()], facts[label])
+        if faults := [size.fault for size in sizes if isinstance(size, NoSize)]:
+            if study.compare is not None:
+                raise RequestError(f"trainable {study.trainable!r}: {faults[0]}")
+            raises = f"`size` raises for {len(faults)} of {counted(len(sizes), 'configuration')} that were tried"
+            yield f"{label}: {raises}; such ones are never trained: {faults[0]}"
 
 
 def _probes(study: Study, label: str) -> Iterator[TrainableSettings]:

@@ -11,13 +11,22 @@ from typing import Any
 
 import polars as pl
 
-from ablate.core.config import DatasetFacts, Size, TrainableSettings
+from ablate.core.config import DatasetFacts, NoSize, Size, TrainableSettings
 from ablate.core.registry import TRAINABLES
 from ablate.core.trainable import PlannedTrials, Trainable
 from ablate.driver.cautions import cautions
 from ablate.driver.code import trainable_of
 from ablate.driver.data_checks import refuse_unknown_metrics
-from ablate.driver.own_sizes import ADD_SIZE, OwnSizes, inside, measuring, require_told, thinned, told_sizes
+from ablate.driver.own_sizes import (
+    ADD_SIZE,
+    OwnSizes,
+    inside,
+    measuring,
+    require_told,
+    thinned,
+    told_sizes,
+    unsized_notes,
+)
 from ablate.driver.power import Earlier, PlannedPower, plan_power
 from ablate.studies.stored import knowing
 from ablate.study import MOST_TRIALS, VARIANT, Study
@@ -106,6 +115,12 @@ class Plan:
         """Seeds of a tuning trial, 0 without `tune`."""
         return tuning_seeds(self.study) if self.study.tune is not None else 0
 
+    def your_settings(self) -> dict[str, dict[str, Any]]:
+        """Return the settings of trial 0 of each data set where `start` or defaults of ranges give it."""
+        if self.study.compare is not None:
+            return {}
+        return {label: found[0] for label in self.study.labels if (found := self.study.start_of(label))}
+
     def _design(self) -> dict[str, Any]:
         """Return the networks of a comparison of parts, and its factors."""
         study = self.study
@@ -121,6 +136,7 @@ class Plan:
             "trials": {name: count if count < MOST_TRIALS else None for name, count in self.trials.items()},
             "tuning_trials": self.tuning,
             "tuning_runs": {label: count * self.seeds_of_tuning for label, count in self.tuning.items()},
+            "your_settings": self.your_settings(),
             "architectures": self.architectures,
             "confirmations_at_most": self.confirmations,
             "seconds_per_trial": self.seconds_per_trial,
@@ -162,6 +178,7 @@ def make_plan(study: Study, *, data_dir: Path | None, measure_time: bool, earlie
         seconds_per_trial=seconds,
         cautions=(
             *cautions(study, facts, data_dir),
+            *unsized_notes(study, trainable, facts, [row.settings for row in rows]),
             *(note for label in study.labels for note in sizing[label].notes()),
         ),
         earlier=earlier,
@@ -211,7 +228,9 @@ class _Sizing:
         settings = [self.twins.settings_of(values if whole else inside(space, values)) for values in listed]
         sizes = measuring(study, self.trainable)(settings, self.facts)
         for values, each, size in zip(listed, settings, sizes, strict=True):
-            params = None if size or self.own is None else self.own.params(values)
+            unsized = isinstance(size, NoSize)
+            size = {} if isinstance(size, NoSize) else size
+            params = None if size or unsized or self.own is None else self.own.params(values)
             yield PlannedRow(
                 variant=_row_name(values),
                 dataset=self.dataset,

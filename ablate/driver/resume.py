@@ -123,9 +123,9 @@ def refuse_other_study(ledger: Ledger, study: Study, text: str, *, extend: bool)
 
 
 def begins_afresh(ledger: Ledger, study: Study) -> bool:
-    """Return whether a study has other settings than its trials, none of which has reported: they are replaced."""
+    """Return whether a study has other settings than before, and no trial has reported: its trials are replaced."""
     record = ledger.study(study.name)
-    if record is None or ledger.last_report(study.name) or not ledger.trials(study.name):
+    if record is None or ledger.last_report(study.name):
         return False
     before = parse_study(record.file_text, "ledger", known_good=True)
     return any(getattr(before, name) != getattr(study, name) for name in ("seed", "replicates", "tune")) or (

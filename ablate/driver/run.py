@@ -51,7 +51,14 @@ from ablate.driver.data_checks import check_data
 from ablate.driver.events import Tell, follow
 from ablate.driver.executors import check_resources, import_ahead, make_executor
 from ablate.driver.options import RunOptions
-from ablate.driver.own_sizes import measuring, refuse_impossible_parts, require_same_sizes, require_told, told_sizes
+from ablate.driver.own_sizes import (
+    measuring,
+    refuse_impossible_parts,
+    require_same_sizes,
+    require_told,
+    told_sizes,
+    unsized_notes,
+)
 from ablate.driver.progress import ProgressDisplay
 from ablate.driver.prometheus import require_free, serve_metrics
 from ablate.driver.space_sizes import note_size_shares
@@ -152,7 +159,8 @@ def _search(study: Study, text: str, options: RunOptions, console: Console, tell
             record_code(writer, ledger, study, options)
             retry_unreported(writer, ledger, study, files)
             taken = warm_start.record(writer, ledger, study, observations)
-            _announce(console, found, taken, cautions(study, facts, options.data_dir))
+            remarks = (*cautions(study, facts, options.data_dir), *unsized_notes(study, trainable, facts))
+            _announce(console, found, taken, remarks)
             engine = Search(
                 study,
                 writer,

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from ablate.base.errors import AblateError
 from ablate.base.randomness import stream
-from ablate.core.config import DatasetFacts, TrainableSettings
+from ablate.core.config import DatasetFacts, NoSize, Size, TrainableSettings
 from ablate.core.objectives import is_size
 from ablate.core.registry import TRAINABLES
 from ablate.core.trainable import Trainable
@@ -30,6 +30,7 @@ from ablate.tuning.sampling.search_space import decode, inner_at_share
 
 SECONDS, MOST_SECONDS, PART = 20.0, 120.0, 0.01  # for counting; between them, this part of the time of the study
 QUIET_SECONDS = 2.0  # after these the user is told what takes time
+QUICK_SECONDS = 0.5  # a message that takes less is followed by one of twice as many networks
 CELLS = 4096  # combinations that are counted all; of more, draws are
 TRIED, DRAWN = 8, 500  # pairs of networks that show whether a setting changes a size, and draws to find them
 TIMED = 8  # networks by which the time for all is judged
@@ -92,7 +93,7 @@ class SpaceSizes:
     seconds: float
     _begun: float = 0.0
     _told: bool = False
-    _known: dict[str, Values] = field(default_factory=dict)
+    _known: dict[str, Values | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._space = self.study.space_for(self.dataset)
@@ -122,7 +123,8 @@ class SpaceSizes:
         done = (trial for trial in trials if trial.state is TrialState.COMPLETE)
         for trial in itertools.islice(done, 3):
             stored = [trial.size.get(metric) or getattr(trial, metric, None) or 0 for metric in self.metrics]
-            if not np.allclose(_logarithms(stored), self._count(trial.config.settings), rtol=0, atol=1e-9):
+            [counted] = self._count([trial.config.settings])
+            if counted is None or not np.allclose(_logarithms(stored), counted, rtol=0, atol=1e-9):
                 raise _UncountedError("the trials report other sizes than their networks have before training")
 
     def _entering(self) -> list[str]:
@@ -148,14 +150,16 @@ class SpaceSizes:
             point, other = (self._point(self._ranges, row) for row in units)
             active = self._space.active(point)
             asked = [name for name in names if name in active and name not in found and tried[name] < TRIED]
-            if asked and self._differ(point, {name: other[name] for name in asked}):
-                found |= {name for name in asked if self._differ(point, {name: other[name]})}
+            if asked and any(self._differ(point, [{name: other[name] for name in asked}])):
+                differ = self._differ(point, [{name: other[name]} for name in asked])
+                found |= {name for name, differs in zip(asked, differ, strict=True) if differs}
             tried.update(asked)
         return found
 
-    def _differ(self, point: Mapping[str, Any], changes: Mapping[str, Any]) -> bool:
-        one, two = self._size(point), self._size({**point, **changes})
-        return one is not None and two is not None and bool((one != two).any())
+    def _differ(self, point: Mapping[str, Any], changes: Sequence[Mapping[str, Any]]) -> list[bool]:
+        """Return of each of `changes` whether it changes a size of the network at `point`."""
+        own, *others = self._sizes([point, *({**point, **each} for each in changes)])
+        return [own is not None and other is not None and bool((own != other).any()) for other in others]
 
     def _exact(self, names: Sequence[str]) -> tuple[list[list[Pair]], int, float] | None:
         """Return the shares by metric from all combinations, the number of networks, and no error.
@@ -172,14 +176,13 @@ class SpaceSizes:
             for values in itertools.product(*(self._ranges[name].grid() or () for name in names))
         ]
         begun, counted = self.clock(), len(self._known)
-        for place in self._stream("timed").permutation(len(cells))[:TIMED]:
-            self._size(cells[place])
+        self._sizes([cells[place] for place in self._stream("timed").permutation(len(cells))[:TIMED]])
         keys = [json.dumps(self._space.active(cell)) for cell in cells]
         each = (self.clock() - begun) / max(len(self._known) - counted, 1)
         if each * len(set(keys)) > self._left():
             return None
         missing = np.full(len(self.metrics), np.nan)
-        found = [missing if size is None else size for size in map(self._size, cells)]
+        found = [missing if size is None else size for size in self._sizes(cells)]
         networks = len({key for key, size in zip(keys, found, strict=True) if size is not missing})
         if not networks:
             raise _UncountedError("no network can be built beside the middle values of the other settings")
@@ -200,12 +203,12 @@ class SpaceSizes:
             for i in range(width):
                 swapped[i + 1, :, i] = units[:, width + i]
             try:
-                sizes = [[self._size(base | self._point(names, row)) for row in block] for block in swapped]
+                sizes = self._sizes([base | self._point(names, row) for block in swapped for row in block])
             except _TooFewSecondsError:
                 break
-            if any(size is None for block in sizes for size in block):
+            if any(size is None for size in sizes):
                 raise _UncountedError("it has too many combinations to count them all, and some are impossible")
-            rounds.append(np.array(sizes))
+            rounds.append(np.array(sizes).reshape(width + 1, POINTS, len(self.metrics)))
             if len(rounds) >= LEAST_ROUNDS:
                 blocks = np.moveaxis(np.stack(rounds, axis=1), -1, 0)  # [metrics, 1 + settings, rounds, draws]
                 each = [drawn_shares(own[0], own[1:]) for own in blocks]
@@ -219,27 +222,38 @@ class SpaceSizes:
         specs = ((name, self._ranges[name], share) for name, share in zip(names, shares, strict=False))
         return {name: decode(spec, inner_at_share(spec, share)) for name, spec, share in specs}
 
-    def _size(self, point: Mapping[str, Any]) -> Values | None:
-        """Return log10 of the sizes [metrics] of a network, None of an impossible one."""
-        try:
-            settings = self.study.settings_of(self.dataset, self._space.active(point))
-        except ValidationError:
-            return None
-        return self._count(settings)
+    def _sizes(self, points: Iterable[Mapping[str, Any]]) -> list[Values | None]:
+        """Return log10 of the sizes [metrics] of networks, None of impossible ones."""
+        found: list[TrainableSettings | None] = []
+        for point in points:
+            try:
+                found.append(self.study.settings_of(self.dataset, self._space.active(point)))
+            except ValidationError:
+                found.append(None)
+        sizes = iter(self._count([settings for settings in found if settings is not None]))
+        return [None if settings is None else next(sizes) for settings in found]
 
-    def _count(self, settings: TrainableSettings) -> Values:
-        key = settings.model_dump_json()
-        if key not in self._known:
+    def _count(self, many: Sequence[TrainableSettings]) -> list[Values | None]:
+        """Return the sizes of networks; unknown ones are measured together, more at once if that is quick."""
+        keys = [settings.model_dump_json() for settings in many]
+        new = [(key, each) for key, each in dict(zip(keys, many, strict=True)).items() if key not in self._known]
+        at_once = 1
+        while new:
             if self._left() <= 0:
                 raise _TooFewSecondsError(TOO_FEW.format(self.seconds))
             if not self._told and self._left() < self.seconds - QUIET_SECONDS:
                 self.say(f"Counting the networks of {self.dataset}'s space, {self.seconds:.0f} s at most.")
                 self._told = True
-            self._known[key] = self._measured(settings)
-        return self._known[key]
+            part, new, begun = new[:at_once], new[at_once:], self.clock()
+            sizes = self.trainable.measure([settings for _, settings in part], self.facts)
+            self._known |= {k: self._logarithms(s, size) for (k, s), size in zip(part, sizes, strict=True)}
+            at_once *= 2 if self.clock() - begun < QUICK_SECONDS else 1
+        return [self._known[key] for key in keys]
 
-    def _measured(self, settings: TrainableSettings) -> Values:
-        [size] = self.trainable.measure([settings], self.facts)
+    def _logarithms(self, settings: TrainableSettings, size: Size | NoSize) -> Values | None:
+        """Return log10 of the metrics of a size, counted by running the function where only that tells them."""
+        if isinstance(size, NoSize):
+            return None
         found = [size[metric] for metric in self.metrics if metric in size]
         if len(found) < len(self.metrics):
             counted = self.trainable.count_by_running(settings, self.dataset)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import shutil
@@ -11,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
-from ablate.base.errors import RequestError, TrialError, did_you_mean
+from ablate.base.errors import RequestError, TrialError
 from ablate.base.files import SEED_FOLDER, Place, copy_into, disk_path
 from ablate.core.code_version import CodeVersion
 from ablate.core.config import DatasetFacts, TaskConfig, TrainableSettings
@@ -22,11 +21,11 @@ from ablate.functions.code_folder import CodeFolder
 from ablate.functions.command_output import LostReportError, NumberReader
 from ablate.functions.command_record import read_record
 from ablate.functions.command_seed import Readers, SeedRun
-from ablate.functions.command_words import OFFERED, placeholders, refuse_shell_signs, script_of, split
-from ablate.functions.function import UNTESTED
+from ablate.functions.command_words import script_of
 from ablate.functions.launchers import own_environment
-from ablate.functions.output import Output
+from ablate.functions.output import Output, ended_early_text
 from ablate.functions.trainable import OwnTrainable
+from ablate.study.command_text import placeholders, split
 from ablate.study.sections import Command
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ class CommandTrainable(OwnTrainable):
     """
 
     def __init__(self, name: str) -> None:
-        self.given = Command.model_validate(json.loads(name.removeprefix(COMMAND_PREFIX)))
+        self.given = Command.model_validate_json(name.removeprefix(COMMAND_PREFIX))
         readers = [NumberReader(metric, pattern) for metric, pattern in self.given.metrics.items()]
         self.readers = Readers(
             searched=[reader for reader in readers if not reader.name.startswith(TEST)],
@@ -52,29 +51,7 @@ class CommandTrainable(OwnTrainable):
         )
 
     def check(self, given: Iterable[str], *, confirms: bool) -> None:
-        """Raise RequestError if names of `config` and placeholders differ, or the program or script does not exist."""
-        if not self.given.shell:
-            refuse_shell_signs(self.given.command)
-        named = set(given)
-        if replaced := sorted(name for name in named if name.startswith("replace")):
-            raise RequestError(f"{replaced[0]}: a command has no modules to replace; use switches of its own")
-        if "processes" in named:
-            raise RequestError("processes: a command starts its own, as in `torchrun --nproc-per-node {gpus} train.py`")
-        names = {name.removeprefix("config.") for name in named if name.startswith("config.")}
-        used = placeholders(self.given.command)
-        for name in sorted(names & {*OFFERED}):
-            raise RequestError(f"config.{name}: {{{name}}} in a command is given by ablate; choose another name")
-        for name in sorted(set(used) - names - {*OFFERED}):
-            rule = f"the command uses {{{name}}}, which `config` does not give"
-            raise RequestError(f"{rule}. {did_you_mean(name, sorted({*names, *OFFERED}))}")
-        for name in sorted(names - set(used)):
-            hint = did_you_mean(name, sorted(used))
-            raise RequestError(f"config.{name}: the command does not use {{{name}}}. {hint}")
-        if confirms and not self.readers.tested:
-            raise RequestError(
-                "the study reads a metric of the test split: add one whose name starts with test_ to the command's"
-                f" `metrics`, or leave that split out ({UNTESTED})"
-            )
+        """Raise RequestError if the program or the script does not exist; `study.checks` has read the text."""
         if self.given.shell:
             return
         program = split(self.given.command)[0]
@@ -117,8 +94,9 @@ class CommandTrainable(OwnTrainable):
         The last report is yielded when the commands have ended by themselves, or were ended `grace_seconds` after it. A
         trial that evaluates another one yields what that one's commands have printed of the test split.
 
-        Raises TrialError if a command ends before its last report or with an error, PausedError once `pause()` is true,
-        and CheckpointDownError if the trial's folder cannot be written. When the caller stops, or the trial ends, the
+        A command that ends by itself before has the last report of a function that does (`lockstep`): its own last one.
+        Raises TrialError if a command ends without a report or with an error, PausedError once `pause()` is true, and
+        CheckpointDownError if the trial's folder cannot be written. When the caller stops, or the trial ends, the
         commands and all that they started are ended.
         """
         if config.evaluates is not None:
@@ -151,10 +129,15 @@ class CommandTrainable(OwnTrainable):
             for seed in config.seeds:
                 run = SeedRun(self.given, self.readers, config, seed, context, log, again=again, version=version)
                 runs.append(run)
-            for epoch in range(begin + 1, config.epochs + 1):
-                found = [run.report(epoch) for run in runs]
+            epoch = begin
+            while epoch < config.epochs:
+                found = [run.report(epoch + 1) for run in runs]
+                if all(run.printed <= epoch for run in runs):
+                    log.write(f"ablate: {ended_early_text(epoch, config.epochs)}\n".encode())
+                    epoch = config.epochs - 1
+                epoch += 1
+                gone = tuple(not all(map(math.isfinite, metrics.values())) for metrics in found)
                 report = Report(epoch=epoch, metrics=tuple(found), wall_seconds=max(run.seconds() for run in runs))
-                gone = tuple(run.diverged(epoch) for run in runs)
                 report = replace(report, diverged=gone if any(gone) else ())
                 yield self._finished(report, config, runs, context) if epoch == config.epochs else report
         finally:
@@ -194,16 +177,19 @@ class CommandTrainable(OwnTrainable):
         names = [reader.name for reader in self.readers.tested]
         for seed, record in zip(config.seeds, records, strict=True):
             missing = [name for name in names if name not in record.tests]
-            if missing or len(record.reports) < config.epochs or not record.ended:
+            if missing or not record.ended:
                 what = f"it printed no {', '.join(missing)}" if record.ended else "what it printed is not kept"
                 raise TrialError(f"trial {config.origin.key} cannot be read on the test split: {what} (seed {seed})")
         counted = _counted(config, [[each.metrics for each in record.reports] for record in records])
         epoch = config.epochs if counted == -1 else counted + 1
-        metrics = tuple({**each.reports[epoch - 1].metrics, **each.tests_of(counted)} for each in records)
+        metrics = tuple({**each.report(counted).metrics, **each.tests_of(counted)} for each in records)
         return Report(epoch=epoch, metrics=metrics, wall_seconds=0.0, final=True)
 
 
 def _counted(config: TrialConfig, seeds: Sequence[Sequence[Mapping[str, float]]]) -> int:
-    """Return the place of the report that counts, of the reports of each seed; -1 for the last."""
-    reports = zip(*(each[: config.epochs] for each in seeds), strict=True)
-    return counted_place(config.best, map(means, reports))
+    """Return the place of the report that counts, of the reports of each seed; -1 for the last.
+
+    The last report of a seed whose command has ended early stays until those of the others have ended.
+    """
+    length = min(max(map(len, seeds)), config.epochs)
+    return counted_place(config.best, (means([each[min(i, len(each) - 1)] for each in seeds]) for i in range(length)))

@@ -35,6 +35,10 @@ class Record(BaseModel):
     seconds: float = 0.0
     ended: bool = False
 
+    def report(self, place: int) -> SeedReport:
+        """Return a report by its place, -1 for the last, which stays if the command has ended before."""
+        return self.reports[min(place, len(self.reports) - 1)]
+
     def tests_of(self, place: int) -> dict[str, float]:
         """Return the values of the test split that belong to a report, by its place; for -1 the last ones.
 
@@ -44,11 +48,11 @@ class Record(BaseModel):
         return self.tests if place == -1 else {name: self._test_of(place, name) for name in self.tests}
 
     def _test_of(self, place: int, name: str) -> float:
-        values, epoch = dict(self.printed.get(name, ())), self.reports[place].epoch
+        values, epoch = dict(self.printed.get(name, ())), self.report(place).epoch
         if len(values) < 2:
             return self.tests[name]
         known = epoch is not None or len(values) == len(self.reports)
-        key = place + 1 if epoch is None else epoch
+        key = min(place + 1, len(self.reports)) if epoch is None else epoch
         if not known or key not in values:
             raise TrialError(
                 f"the command printed {name} {len(values)} times, and none is known to be of its best report (number"

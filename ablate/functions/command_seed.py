@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -16,11 +15,12 @@ from ablate.functions.code_folder import CodeFolder
 from ablate.functions.command_output import LostReportError, NumberReader, ReportReader, shown
 from ablate.functions.command_process import Running, end_leftovers
 from ablate.functions.command_record import Record, empty, read_record, write_record
-from ablate.functions.command_words import line_of, placeholders, words_of
+from ablate.functions.command_words import line_of, words_of
 from ablate.functions.launchers import FIXED, own_environment
 from ablate.functions.metrics import check_sizes
 from ablate.functions.output import Output, seed_folder
 from ablate.functions.settings import FunctionSettings
+from ablate.study.command_text import placeholders
 from ablate.study.sections import Command
 
 if TYPE_CHECKING:
@@ -74,12 +74,12 @@ class SeedRun:
             printed={name: dict(values) for name, values in record.printed.items()} if goes_on or whole else {},
         )
         self._running: Running | None = None
-        self._finished = False
+        self._finished, self._goes_on = False, goes_on and not again
         if whole:
             return
         if context["attempt"] > 1:
             end_leftovers(str(folder))
-        if again or not goes_on:
+        if not self._goes_on:
             empty(folder)
         self._running = Running(
             (line_of if command.shell else words_of)(command.command, self._values),
@@ -121,23 +121,19 @@ class SeedRun:
         return earlier + (0.0 if self._running is None else self._running.seconds())
 
     def report(self, epoch: int) -> Mapping[str, float]:
-        """Wait for a report and return its metrics.
+        """Wait for a report and return its metrics; those of the last one if the command has ended by itself before it.
 
-        Raises TrialError if the command ends before it or a size is no count, LostReportError if a command that
-        continued ends without an error before it.
+        Raises TrialError if the command ends with an error or before its first report or a size is no count,
+        LostReportError if a command that continued ends without an error and has reported nothing.
         """
         if self._running is not None and not self._running.wait(lambda: self.printed >= epoch):
-            error = self._running.failure(self._lacks())
-            if self._reader.known and self._running.code == 0:  # it found its last checkpoint, and reports are missing
-                raise LostReportError(str(error))
-            raise error
-        metrics = self._reader.reports[epoch - 1].metrics
+            if self._running.code != 0 or not self.printed:
+                raise self._running.failure(self._lacks())
+            if self._goes_on and self.printed == len(self._reader.known):  # it found a later checkpoint, or its end
+                raise LostReportError(str(self._running.failure(self._lacks())))
+        metrics = self.reports[min(epoch, self.printed) - 1]
         check_sizes(metrics, "the command printed")
         return metrics
-
-    def diverged(self, epoch: int) -> bool:
-        """Return whether a metric of a report is not finite."""
-        return not all(math.isfinite(value) for value in self._reader.reports[epoch - 1].metrics.values())
 
     @property
     def reports(self) -> Sequence[Mapping[str, float]]:

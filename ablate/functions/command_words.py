@@ -9,48 +9,13 @@ from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
-from ablate.base.errors import RequestError, TrialError
+from ablate.base.errors import TrialError
+from ablate.study.command_text import PIECE, split
 
-OFFERED = ("seed", "epochs", "device", "stage", "dataset", "trial", "folder", "gpus")  # beside the names of `config`
-
-_PIECE = re.compile(r"\{\{|\}\}|\{(?P<name>[^{}?:!]*)(?:\?(?P<switch>[^{}]*)|:(?P<form>[^{}]*))?\}|[{}]")
 _VALUE, _SWITCHES = re.compile(r"\{[^{}?]+\}"), re.compile(r"(?:\{[^{}?]+\?[^{}]*\})+")
 _OPTION = re.compile(r"--[\w-]+")
-_SIGN = re.compile(  # operators, redirections, patterns of files, a home folder, a comment, a variable that is set
-    r"[|;<>*]|&&|(?:^|\s)&|&(?:\s|$)|(?:^|[\s=])~(?=[/\s\w]|$)|(?:^|\s)#|^\s*[A-Za-z_]\w*="
-)
-_EXPANDED = re.compile(r"`|\$[A-Za-z_{(@*#?0-9]")  # also in double quotes
 _QUOTED = re.compile(r"""('[^']*'|"(?:\\.|[^"\\])*")""")
 _SCRIPT = (".py", ".sh", ".bash", ".R", ".jl", ".lua", ".pl", ".js")
-
-
-def placeholders(command: str) -> dict[str, str]:
-    """Return the names in braces, in order, each with its format or ""; raise RequestError for braces that are none."""
-    names: dict[str, str] = {}
-    for found in _PIECE.finditer(command):
-        if found[0] in ("{{", "}}"):
-            continue
-        if found[0] in ("{", "}"):
-            near = command[max(found.start() - 10, 0) : found.end() + 10]
-            raise RequestError(f"the command's braces are not those of a name, near {near!r}; write {{{{ for a brace")
-        if not found["name"].isidentifier():
-            raise RequestError(f"the command uses {found[0]}, which is no name; write {{{{ for a brace")
-        if found["switch"] is not None and re.search(r"\s|^$", found["switch"]):
-            raise RequestError(f"the command uses {found[0]}: a switch is one word, such as {{ema?--ema}}")
-        names[found["name"]] = found["form"] or names.get(found["name"], "")
-    return names
-
-
-def refuse_shell_signs(command: str) -> None:
-    """Raise RequestError for a sign that only a shell obeys, outside of quotes: no shell runs the command."""
-    text = _PIECE.sub("x", re.sub(r"\\.|'[^']*'", "x", command))
-    plain = re.sub(r'"[^"]*"', "x", text)
-    found = _SIGN.search(plain) or _EXPANDED.search(text)
-    if found is not None:
-        raise RequestError(
-            f"the command runs without a shell: add --shell (in a study file, shell: true) for {found[0].strip()!r}, or"
-            " put it in single quotes if the program is to get it as it is"
-        )
 
 
 def script_of(command: str) -> str | None:
@@ -62,17 +27,6 @@ def script_of(command: str) -> str | None:
     if "=" in words[first] or (words[first - 1].startswith("--") and "=" not in words[first - 1]):
         return None  # the value of an option
     return words[first]
-
-
-def split(command: str) -> list[str]:
-    """Return the words of a command as a shell would split them; raise RequestError if it cannot."""
-    try:
-        words = shlex.split(command)
-    except ValueError as error:
-        raise RequestError(f"the command {command!r} cannot be split into words: {error}") from error
-    if not words:
-        raise RequestError("the command has no words")
-    return words
 
 
 def words_of(command: str, values: Mapping[str, Any]) -> list[str]:
@@ -113,7 +67,7 @@ def _filled(text: str, values: Mapping[str, Any], quote: Any) -> str:
 
 def _pieces(text: str, values: Mapping[str, Any], quote: Any) -> Iterator[str]:
     position = 0
-    for found in _PIECE.finditer(text):
+    for found in PIECE.finditer(text):
         yield text[position : found.start()]
         position = found.end()
         if found["name"] is None:

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ablate.base.errors import RequestError, TrialError, did_you_mean
+from ablate.core.objectives import UNTESTED
 from ablate.core.registry import OWN_FUNCTIONS
 
 if TYPE_CHECKING:
     from ablate.functions.run import Run
 
 TEST, SIZE = "test", "size"
-UNTESTED = "`confirm: null`, in a comparison metrics with `val_`, in a campaign `close: {test: false}`"  # leaves it out
 TRAIN_PARAMETERS, TEST_PARAMETERS, SIZE_PARAMETERS = ("config", "run"), ("model", "config"), ("config",)
 # what a function does with its second parameter, by `_uses`
 HANDED_ON = "handed on"
@@ -50,6 +50,11 @@ class Function:
     def reports_epochs(self) -> bool:
         """Whether it yields a report for each epoch, instead of returning one."""
         return inspect.isgeneratorfunction(self._called)
+
+    @property
+    def may_report_epochs(self) -> bool:
+        """Whether it yields, or returns nothing and calls what reports, as `run.report` and `fit(run, ...)` do."""
+        return self.reports_epochs or bool(_uses(self.train) & REPORTING and not self.metrics_named())
 
     @property
     def _called(self) -> Any:
@@ -139,15 +144,18 @@ class Function:
         read = self.names_read()
         if read.changed:
             return
-        for name in sorted(read.required - given):
-            hint = did_you_mean(name, sorted(given - read.required))
-            rule = f"reads config[{name!r}], which the study file does not give"
-            raise RequestError(f"trainable {self.name!r} {rule}. {hint}")
-        if read.other_uses:
-            return
-        for name in sorted(given - read.required - read.optional):
-            hint = did_you_mean(name, sorted(read.required | read.optional))
-            raise RequestError(f"config.{name}: trainable {self.name!r} never reads it. {hint}")
+        known = read.required | read.optional
+        faults = [
+            f"trainable {self.name!r} reads config[{name!r}], which the study file does not give."
+            f" {did_you_mean(name, given - read.required)}"
+            for name in sorted(read.required - given)
+        ]
+        faults += [
+            f"config.{name}: trainable {self.name!r} never reads it. {did_you_mean(name, known)}"
+            for name in (() if read.other_uses else sorted(given - known))
+        ]
+        if faults:
+            raise RequestError("\n".join(faults))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,6 +29,11 @@ APPEND = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | 
 logger = logging.getLogger("ablate.functions")
 
 
+def ended_early_text(epochs: int, length: int) -> str:
+    """Return what a trial's output says where its code has ended by itself before its last report."""
+    return f"ended by itself after {epochs} of {length} epochs: its last report is that of the whole training"
+
+
 class Output:
     """The output of a trial: `descriptor` is the standard output and error of the processes that train it.
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ablate.functions.command_words import split
+from ablate.study.command_text import split
 
 LARGEST = 1_000_000  # bytes of a script that is read
 _WHOLE = re.compile(r"\{(\w+)(?:\?(--?[\w-]+)|:[^{}]*)?\}")  # a word that is one setting or one switch

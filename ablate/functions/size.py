@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ablate.base.errors import AblateError, RequestError
 from ablate.base.plain_text import one_printable_line
-from ablate.core.config import Size
+from ablate.core.config import NoSize, Size
 from ablate.core.objectives import SIZE_METRICS, cost_name_fault
 from ablate.core.trainable import SizeForm
 from ablate.functions.blame import user_line
@@ -29,7 +29,7 @@ KINDS = "a torch module, a whole number of parameters, or a mapping of costs suc
 class Sized(NamedTuple):
     """A size, the names in `config` that were read for it, sorted, and whether a network was built."""
 
-    size: Size
+    size: Size | NoSize
     read: tuple[str, ...]
     built: bool
 
@@ -96,7 +96,7 @@ def _values(settings: FunctionSettings, names: Sequence[str]) -> tuple[str, ...]
 def sizes(function: Function, many: Sequence[FunctionSettings]) -> list[Sized]:
     """Return the sizes of the first of `many` configurations: of all that are found within TURN_SECONDS, at least one.
 
-    Raises RequestError for a fault of `size`.
+    Raises RequestError if `size` returns what is no size.
     """
     begun, known, found = monotonic(), KnownSizes(), list[Sized]()
     for settings in many:
@@ -111,26 +111,29 @@ def sizes(function: Function, many: Sequence[FunctionSettings]) -> list[Sized]:
 
 
 def size_of(function: Function, settings: FunctionSettings) -> Sized:
-    """Return what `size(config)` says of a configuration, and what it read; raise RequestError for a fault of it.
+    """Return what `size(config)` says of a configuration, and what it read: no size where it raises.
 
     A module is built on torch's meta device, or on the CPU if its constructor needs values, and `replace` of the study
-    file is applied to it. A number cannot tell what `replace` leaves out, so the size is then unknown.
+    file is applied to it. A number cannot tell what `replace` leaves out, so the size is then unknown. Raises
+    RequestError if it returns what is no size.
     """
     read, built = set[str](), False
+    size: Size | NoSize
     try:
         made = _called(function, settings, read)
         torch = sys.modules.get("torch")
         built = torch is not None and isinstance(made, torch.nn.Module)
-        if built:
-            size: Size = {"params": _parameters(made, settings)}
-        else:
-            size = {} if settings.replace else checked_size(made)
+        size = {"params": _parameters(made, settings)} if built else {} if settings.replace else checked_size(made)
+    except AblateError as error:
+        raise RequestError(f"trainable {function.name!r}: {_fault(str(error), settings)}") from error
     except BaseException as error:  # whatever a user's code raises is told
-        reason = str(error) if isinstance(error, AblateError) else user_line(error, " in size(config)")
-        asked = one_printable_line(str(settings.config))
-        cut = f"{asked[:200]}{'…' if len(asked) > 200 else ''}"
-        raise RequestError(f"trainable {function.name!r}: size(config): {reason} (config: {cut})") from error
+        size = NoSize(fault=_fault(user_line(error, " in size(config)"), settings))
     return Sized(size=size, read=tuple(sorted(read)), built=built)
+
+
+def _fault(reason: str, settings: FunctionSettings) -> str:
+    asked = one_printable_line(str(settings.config))
+    return f"size(config): {reason} (config: {asked[:200]}{'…' if len(asked) > 200 else ''})"
 
 
 def _called(function: Function, settings: FunctionSettings, read: set[str]) -> Any:

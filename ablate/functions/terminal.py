@@ -9,10 +9,16 @@ from dataclasses import dataclass
 
 LONGEST_LINE = 2**16  # characters that are kept of a longer line: its end
 ROWS = 200  # of the terminal: the cursor goes up no further
+COLUMNS = 200  # by which the cursor moves along at most
 
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_=>78])")  # colours, cursor
-_RETURN, _ERASE = re.compile(r"\r|\x1b\[[01]?G"), re.compile(r"\x1b\[[02]?K")
-_MOVE = re.compile(r"\n|\x1b\[(?P<n>[0-9;]{0,12})(?P<kind>[ABEFHJdfsu])|\x1b(?P<short>[DEM78c])")
+_ESCAPES = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_=>78])"
+)  # colours, cursor
+_ERASE = re.compile(r"\x1b\[[02]?K")
+_ALONG = re.compile(r"\x1b\[(\d{1,4})?([CDGP])")  # moves within a row, and P removes
+_MOVE = re.compile(r"[\n\v\f]|\x1b\[(?P<n>[0-9;]{0,12})(?P<kind>[ABEFHJdfsu])|\x1b(?P<short>[DEM78c])")
+_RIGHT, _REMOVE = "\x0e", "\x0f"  # control characters that a terminal does not show
+_MARKS = frozenset(("\b", _RIGHT, _REMOVE))
 _UNFINISHED = re.compile(r"\x1b(?:\[[0-?]{0,12})?\Z")  # a sequence whose end has not arrived
 _SHORT = {"D": "B", "E": "E", "M": "A", "7": "s", "8": "u", "c": "J"}  # and the sequence that does the same
 
@@ -94,7 +100,7 @@ class LineReader:
 
     def _move(self, move: re.Match[str], found: list[str]) -> None:
         kind, numbers = "E", [0]
-        if move[0] != "\n":
+        if move[0] not in "\n\v\f":
             kind = move["kind"] or _SHORT[move["short"]]
             numbers = [int(number or 0) for number in (move["n"] or "").split(";")]
         count = max(numbers[0], 1)
@@ -102,7 +108,7 @@ class LineReader:
             whole = numbers[0] >= 2 or move["short"] is not None or (self._is_home and not self._parts)
             self._clear(found) if whole and numbers[0] != 1 else self._erase_below(numbers[0])
             return
-        if move[0] == "\n" and not self._parts and self._at not in self._rows:
+        if move[0] in "\n\v\f" and not self._parts and self._at not in self._rows:
             self._parts.append("")  # an empty line
         self._leave(found, goes_up=kind in "AFHfdu")
         if kind == "s":
@@ -205,6 +211,13 @@ def _plain(text: str) -> str:
     return _ESCAPES.sub("", text) if "\x1b" in text else text
 
 
+def _marks(move: re.Match[str]) -> str:
+    """Return a move within a row as marks of one column each."""
+    count = min(int(move[1] or 1), COLUMNS) or 1
+    marks = {"C": _RIGHT * count, "D": "\b" * count, "G": "\r" + _RIGHT * (count - 1), "P": _REMOVE * count}
+    return marks[move[2]]
+
+
 def _drawn(text: str, column: int, raw: str) -> tuple[Sequence[str], int]:
     """Return the states of a row of `text` while `raw` is written from `column` on, and where the cursor is then.
 
@@ -213,15 +226,16 @@ def _drawn(text: str, column: int, raw: str) -> tuple[Sequence[str], int]:
     if column == 0 and raw and raw.isprintable():
         return [text, raw], len(raw)
     states = [text]
-    for number, part in enumerate(_RETURN.split(raw)):
+    raw = _ALONG.sub(_marks, raw) if "\x1b" in raw else raw
+    for number, part in enumerate(raw.split("\r")):
         column = 0 if number else column
         erased = list(_ERASE.finditer(part)) if "\x1b" in part else []
         if erased and (column == 0 or "2" in erased[-1][0]):
             text = ""
         plain = _plain(part)
-        if plain and column == 0:
+        if plain and column == 0 and plain[0] not in _MARKS:
             text = ""
-        if "\b" not in plain:
+        if _MARKS.isdisjoint(plain):
             text = text[:column].ljust(column) + plain + text[column + len(plain) :]
             column += len(plain)
         else:
@@ -229,7 +243,12 @@ def _drawn(text: str, column: int, raw: str) -> tuple[Sequence[str], int]:
             for character in plain:
                 if character == "\b":  # one back; what comes is written over
                     column = max(column - 1, 0)
+                elif character == _RIGHT:
+                    column += 1
+                elif character == _REMOVE:
+                    del cells[column : column + 1]
                 else:
+                    cells += [" "] * (column - len(cells))
                     cells[column : column + 1] = character
                     column += 1
             text = "".join(cells)

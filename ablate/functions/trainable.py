@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ablate.base.errors import CheckpointError, RequestError
 from ablate.base.files import Place
 from ablate.base.redaction import redact_url
-from ablate.core.config import Counted, DatasetFacts, Size, TaskConfig, TrainableSettings
+from ablate.core.config import Counted, DatasetFacts, NoSize, Size, TaskConfig, TrainableSettings
 from ablate.core.trainable import KeptFiles, SizeForm
 from ablate.core.trial import TrialConfig, seed_place
 from ablate.functions.function import Function, NamesRead
@@ -43,7 +43,7 @@ class OwnTrainable:
         """Return no facts."""
         return DatasetFacts()
 
-    def measure(self, settings: Sequence[TrainableSettings], facts: DatasetFacts) -> Sequence[Size]:
+    def measure(self, settings: Sequence[TrainableSettings], facts: DatasetFacts) -> Sequence[Size | NoSize]:
         """Return empty sizes: only a report tells them, if at all."""
         return [{} for _ in settings]
 
@@ -68,10 +68,6 @@ class OwnTrainable:
     def open_pack(self, *, data_dir: Path | None, device: str, pause: Callable[[], bool]) -> Pack:
         """Raise TypeError: no trial has a group key."""
         raise TypeError(f"{type(self).__name__} trains one trial at a time")
-
-    def measure_pack(self, config: TrialConfig, *, data_dir: Path | None, device: str, most: int) -> int:
-        """Return 1."""
-        return 1
 
     def serve(self, config: TrialConfig, *, checkpoints: Place, data_dir: Path | None, replicate: int = 0) -> KeptFiles:
         """Return what a seed has kept, as of the report of the trial that counts."""
@@ -117,7 +113,7 @@ class FunctionTrainable(OwnTrainable):
         return Described(
             names=found.names_read(),
             metrics=found.metrics_named(),
-            reports_epochs=found.reports_epochs,
+            reports_epochs=found.may_report_epochs,
             has_test=found.test is not None,
         )
 

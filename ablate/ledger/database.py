@@ -135,12 +135,12 @@ class Database:
         return kind(f"ledger {self.place}: {advice} ({said})" if advice else f"ledger {self.place}: {said}")
 
     def _file_here(self) -> tuple[int, int] | None:
-        """Return device and inode of the file at the ledger's path, None if there is none."""
+        """Return device and inode of the file at the ledger's path, None if there is none, or an emptied one."""
         try:
             about = Path(str(self.url.database)).absolute().stat()
         except (FileNotFoundError, NotADirectoryError):
             return None
-        return about.st_dev, about.st_ino
+        return (about.st_dev, about.st_ino) if about.st_size else None
 
     def _moved(self) -> LedgerMovedError:
         return LedgerMovedError(

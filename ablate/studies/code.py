@@ -11,11 +11,11 @@ from pathlib import Path
 
 from ablate.base.code_files import PYTHON, code_files
 from ablate.base.errors import CodeDownError, StudyMismatchError
-from ablate.core.registry import COMMAND_PREFIX, OWN_FUNCTION, import_paths, own_code, trainable_kind
-from ablate.functions.command_words import split
+from ablate.core.registry import OWN_FUNCTION, import_paths, own_code, trainable_kind
 from ablate.ledger import EventRecord
 from ablate.study import Study
-from ablate.study.sections import Command
+from ablate.study.command_text import split
+from ablate.study.sections import command_of
 
 WATCH_SECONDS = 5.0  # between two looks at the files while a study runs
 SCRIPTS = (*PYTHON, ".sh", ".bash", ".R", ".jl", ".lua", ".pl", ".js", ".yaml", ".yml", ".toml", ".ini", ".cfg")
@@ -70,9 +70,8 @@ def source_files(study: Study) -> dict[str, str]:
 
 def command_words(trainable: str) -> list[str]:
     """Return the words of a command, with its placeholders; none for another trainable."""
-    if not trainable.startswith(COMMAND_PREFIX):
-        return []
-    return split(Command.model_validate_json(trainable.removeprefix(COMMAND_PREFIX)).command)
+    found = command_of(trainable)
+    return [] if found is None else split(found.command)
 
 
 def _is_script(word: str) -> bool:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 from typing import Any
 
 from pydantic import ValidationError
 
-from ablate.base.errors import Fault, RegistryError, did_you_mean
+from ablate.base.errors import Fault, RegistryError, RequestError, did_you_mean
 from ablate.core import registry
-from ablate.core.objectives import is_cost, is_share, quality_objective
+from ablate.core.objectives import COST_METRICS, UNTESTED, is_cost, is_share, on_test, quality_objective
+from ablate.study.command_text import OFFERED, placeholders, refuse_shell_signs, split
 from ablate.study.comparison_checks import comparison_faults, condition_faults
 from ablate.study.design import REMOVED
 from ablate.study.given import start_faults
 from ablate.study.ranges import is_range
-from ablate.study.sections import METRIC_RULE, is_named
+from ablate.study.sections import METRIC_RULE, command_of, is_named
 from ablate.study.space import Space
 from ablate.study.study import VARIANT, Study
 
@@ -31,7 +32,7 @@ def faults_of(study: Study) -> list[Fault]:
         return [*_name_faults(study), Fault(path="model", value=None, rule=str(error))]
     plain = [*_name_faults(study), *_objective_faults(study), *_row_faults(study, space), *comparison_faults(study)]
     plain += [*_determinism_faults(study), *_budget_faults(study), *start_faults(study)]
-    plain += _campaign_faults(study)
+    plain += [*_campaign_faults(study), *_command_faults(study)]
     for label in study.datasets:
         plain.extend(_range_faults(study, study.space_for(label)))
     alike = {repr((study.fixed(label), study.space_for(label))): label for label in study.datasets}
@@ -77,6 +78,71 @@ def _objective_faults(study: Study) -> Iterator[Fault]:
         yield from (Fault(path=path, value=metric, rule=METRIC_RULE) for path, metric in wrong.items())
     if study.confirm is not None:
         yield from _margin_faults(study, "confirm.margin", study.confirm.margin)
+
+
+def _command_faults(study: Study) -> Iterator[Fault]:
+    """Yield the faults of a command: its text, names of `config` that differ from its placeholders, unread metrics."""
+    command = command_of(study.trainable)
+    if command is None:
+        return
+    try:
+        split(command.command)
+        used = placeholders(command.command)
+        if not command.shell:
+            refuse_shell_signs(command.command)
+    except RequestError as error:
+        yield Fault(path="trainable.command", value=None, rule=str(error))
+        return
+    given = {name for label in study.datasets for name in study.given_for(label)}
+    for name in sorted(given):
+        kind, _, setting = name.partition(".")
+        if kind == "replace":
+            yield Fault(path=name, value=None, rule="a command has no modules to replace; use switches of its own")
+        elif kind == "processes":
+            rule = "a command starts its own, as in `torchrun --nproc-per-node {gpus} train.py`"
+            yield Fault(path=name, value=None, rule=rule)
+        elif setting in OFFERED:
+            rule = f"{{{setting}}} in a command is given by ablate; choose another name"
+            yield Fault(path=name, value=None, rule=rule)
+        elif kind == "config" and setting not in used:
+            rule = f"the command does not use {{{setting}}}."
+            yield Fault(path=name, value=None, rule=rule, hint=did_you_mean(setting, used))
+    names = [name.removeprefix("config.") for name in given if name.startswith("config.")]
+    for name in sorted(used.keys() - {*names, *OFFERED}):
+        rule = f"the command uses {{{name}}}, which `config` does not give."
+        yield Fault(path="trainable.command", value=None, rule=rule, hint=did_you_mean(name, {*names, *OFFERED}))
+    if (study.opens_test or study.closes_on_test) and not any(name.startswith("test_") for name in command.metrics):
+        rule = (
+            "the study reads a metric of the test split: add one whose name starts with test_ to the command's"
+            f" `metrics`, or leave that split out ({UNTESTED})"
+        )
+        yield Fault(path="trainable.metrics", value=None, rule=rule)
+    for label in study.labels:
+        yield from unknown_metrics(study, label, tuple(command.metrics))
+
+
+def unknown_metrics(study: Study, label: str, metrics: Sequence[str]) -> Iterator[Fault]:
+    """Yield the objectives, constraints and compared metrics that are not among `metrics`, which trials report.
+
+    A confirmation needs them on the test split too, where `metrics` has names of that split.
+    """
+    known = [*COST_METRICS, *metrics]
+    names_tests = any(name.startswith("test_") for name in metrics)
+    tested = () if names_tests else [on_test(name) for name in known]
+    asked = [(f"objectives.{index}.metric", each.metric) for index, each in enumerate(study.objectives)]
+    asked += [(f"constraints.{index}", each.metric) for index, each in enumerate(study.constraints)]
+    compared = study.compare.metrics if study.compare is not None else ()
+    asked += [("compare.metrics", metric) for metric in compared]
+    for path, metric in asked:
+        if metric not in known and not (metric in compared and metric in tested):
+            rule = f"data set {label!r} has no metric {metric!r}."
+            yield Fault(path=path, value=None, rule=rule, hint=did_you_mean(metric, known))
+    for metric in study.tested_metrics if names_tests and study.confirm is not None else ():
+        if metric not in known:
+            rule = f"a confirmation reads objectives and constraints on the test split; no metric is {metric!r}"
+            yield Fault(
+                path="confirm", value=None, rule=f"data set {label!r}: {rule}.", hint=did_you_mean(metric, known)
+            )
 
 
 def _margin_faults(study: Study, place: str, margin: Mapping[str, float]) -> Iterator[Fault]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -13,8 +15,9 @@ from pydantic import BaseModel, ValidationError
 
 from ablate.base.errors import FAULTS_SHOWN, Fault, RegistryError, StudyFileError, did_you_mean
 from ablate.core.config import leaves
-from ablate.core.registry import OWN_TASK, TRAINABLES, task_settings
+from ablate.core.registry import FAMILY, OWN_TASK, TRAINABLES, task_settings
 from ablate.study.checks import faults_of
+from ablate.study.patterns import NUMBER_PLACEHOLDER
 from ablate.study.ranges import RANGE_KEYS, RANGE_OPTIONS
 from ablate.study.sections import Command
 from ablate.study.space import Range
@@ -27,6 +30,8 @@ FILL = "FILL IN"  # marks what `ablate new --from` leaves to the user; no comman
 LIMITS = ("trials", "wall_clock")  # of a budget, which the command line may replace
 IN_FLIGHT = 8  # default number of concurrent trials of a data set in a deterministic study
 _TAGS = ("value", *RANGE_KEYS)
+_TRIES = 10  # to mend a file so that its other faults can be found
+_NOBODYS = "module:function"  # stands for a trainable that is not known
 _DEEPEST = 100  # maximum number of dots in a path that are examined
 
 
@@ -48,9 +53,10 @@ def read_study(
     has faults or has its own `scale` or `only`; its own `deterministic` is kept.
     """
     text = read_text(path)
-    data, lines = read_yaml(text, str(path))
+    found: list[Fault] = []
+    data, lines = read_yaml(text, str(path), found)
     _refuse_unfilled(text, lines, str(path))
-    study = _shaped(data, lines, str(path))
+    study = _shaped(data, lines, str(path), found)
     asked = {"scale": scale, "only": None if only is None else list(only)}
     options: dict[str, Any] = {key: value for key, value in asked.items() if value is not None}
     for key in options.keys() & data.keys():
@@ -101,33 +107,93 @@ def parse_study(text: str, file: str = "study", *, known_good: bool = False) -> 
 
     `known_good` skips the check for faults of meaning, for a text that passed it before.
     """
-    data, lines = read_yaml(text, file)
-    study = _shaped(data, lines, file)
+    found: list[Fault] = []
+    data, lines = read_yaml(text, file, found)
+    study = _shaped(data, lines, file, found)
     if not known_good:
         _refuse_faults(study, lines, file)
     return study
 
 
-def _shaped(data: Mapping[str, Any], lines: Mapping[YamlPath, int], file: str) -> Study:
-    """Return the study of these settings; raise StudyFileError if one has the wrong type."""
+def _shaped(data: Mapping[str, Any], lines: Mapping[YamlPath, int], file: str, found: Sequence[Fault] = ()) -> Study:
+    """Return the study of these settings; raise StudyFileError if one has the wrong type, or faults were `found`."""
+    faults = list(found)
     try:
         TRAINABLES.check(kind_of_file(data))
     except RegistryError as error:  # which keys the file may have depends on it
-        path = ("trainable",)
-        fault = Fault(path=path[0], value=data["trainable"], rule=str(error), line=lines.get(path))
-        raise StudyFileError(file, [fault]) from None
+        faults.append(Fault(path="trainable", value=data["trainable"], rule=str(error)))
+        data = {**data, "trainable": _NOBODYS if "config" in data else FAMILY}
     try:
-        return Study.model_validate(data)
+        study = Study.model_validate(data)
     except ValidationError as error:
-        raise StudyFileError(file, _unique(_shape_faults(error, lines, data))) from None
+        faults += [*_shape_faults(error, lines, data), *_faults_beside(error, data)]
+    else:
+        faults += faults_of(study) if faults else []
+        if not faults:
+            return study
+    raise StudyFileError(file, _placed(faults, lines))
+
+
+def _faults_beside(error: ValidationError, data: Mapping[str, Any]) -> list[Fault]:
+    """Return the faults of meaning of a file in which `error` found wrong types, but those that may follow from these.
+
+    What is wrong is corrected or left out until the rest is a study. A fault that names it may follow from it.
+    """
+    rest, unsure = deepcopy(dict(data)), set[str]()
+    for _ in range(_TRIES):
+        for item in reversed(_items(error)):
+            unsure |= _mended(rest, item, data)
+        if not unsure.isdisjoint(("compare", "campaign")):
+            return []  # what is left is of another kind
+        try:
+            faults = faults_of(Study.model_validate(rest))
+        except ValidationError as again:
+            error = again
+        else:
+            words = [re.findall(r"\w+", f"{fault.path} {fault.value} {fault.rule}") for fault in faults]
+            return [
+                fault
+                for fault, said in zip(faults, words, strict=True)
+                if unsure.isdisjoint([*said, *(f"{word}s" for word in said)])
+            ]
+    return []
+
+
+def _mended(rest: dict[str, Any], item: Any, data: Any) -> set[str]:
+    """Correct or remove what `item` of pydantic says of `rest`; return the names of which nothing is known then.
+
+    `data` is what the file says.
+    """
+    within: list[tuple[Any, Any]] = []  # each container above the wrong value with the place in it, outermost first
+    value: Any = rest
+    for part in _range_above(item["loc"], _type_of(rest).section_names) or item["loc"]:
+        if part in (value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()):
+            within.append((value, part))
+            value = value[part]
+    if not within:
+        rest["study"] = rest.get("study", "name")  # the only key that every file needs
+        return set()
+    (container, place), names = within[-1], [str(part) for holder, part in within if isinstance(holder, dict)]
+    known = re.findall(r"'([^']*)'", str(item.get("ctx", {}).get("expected", "")))
+    if known and item["type"] == "literal_error":
+        container[place] = difflib.get_close_matches(str(value), known, n=1, cutoff=0)[0]
+        return set()
+    if names[0] == "trainable":
+        command = rest["trainable"].get("command") if isinstance(rest["trainable"], dict) else None
+        is_text = isinstance(command, str)
+        rest["trainable"] = {"command": command if is_text else "true", "metrics": {"val_loss": NUMBER_PLACEHOLDER}}
+        return {"metric", "metrics"} if is_text else {"metric", "metrics", "config"}
+    del container[place]
+    unknown = {names[-1]}
+    if item["type"] == "extra_forbidden":
+        unknown |= {*difflib.get_close_matches(names[-1], _known_keys(item["loc"][:-1], data), n=1)}
+    return unknown
 
 
 def _refuse_faults(study: Study, lines: Mapping[YamlPath, int], file: str) -> None:
     """Raise StudyFileError if settings contradict each other."""
-    faults = faults_of(study)
-    if faults:
-        places = _places(lines)
-        raise StudyFileError(file, _unique([replace(f, line=_place(f.path, places)) for f in faults]))
+    if faults := faults_of(study):
+        raise StudyFileError(file, _placed(faults, lines))
 
 
 def difference(old: str, new: str) -> list[str]:
@@ -144,13 +210,10 @@ def difference(old: str, new: str) -> list[str]:
 
 def _shape_faults(error: ValidationError, lines: Mapping[YamlPath, int], data: Any) -> list[Fault]:
     """Return the faults that pydantic found, by line: one for each range; only displayed faults have hints."""
-    items = error.errors(include_url=False)
-    above = {item["loc"][:end] for item in items for end in range(len(item["loc"]))}
     by_place: dict[YamlPath, list[Any]] = {}
     names = _type_of(data).section_names
-    for item in items:
-        if item["type"] != "too_short" or item["loc"] not in above:
-            by_place.setdefault(_range_above(item["loc"], names) or (*item["loc"], item["type"]), []).append(item)
+    for item in _items(error):
+        by_place.setdefault(_range_above(item["loc"], names) or (*item["loc"], item["type"]), []).append(item)
     places = _places(lines)
     found = []
     for group in by_place.values():
@@ -162,6 +225,13 @@ def _shape_faults(error: ValidationError, lines: Mapping[YamlPath, int], data: A
         _shape_fault(group, path, line, data if number < FAULTS_SHOWN else None)
         for number, (line, path, group) in enumerate(found)
     ]
+
+
+def _items(error: ValidationError) -> list[Any]:
+    """Return what pydantic found, but for lists that are too short because their entries are wrong."""
+    items = error.errors(include_url=False)
+    above = {item["loc"][:end] for item in items for end in range(len(item["loc"]))}
+    return [item for item in items if item["type"] != "too_short" or item["loc"] not in above]
 
 
 def _shape_fault(group: Sequence[Any], path: YamlPath, line: int | None, data: Any) -> Fault:
@@ -265,9 +335,12 @@ def _setting_texts(text: str) -> dict[str, str]:
     return {name: json.dumps(value, default=str) for name, value in leaves(read_yaml(text, "study")[0]).items()}
 
 
-def _unique(faults: Sequence[Fault]) -> list[Fault]:
-    by_text = {fault.render(""): fault for fault in faults}
-    return sorted(by_text.values(), key=lambda fault: (fault.line or 0, fault.path))
+def _placed(faults: Sequence[Fault], lines: Mapping[YamlPath, int]) -> list[Fault]:
+    """Return each fault once, with its line, in the order of the file."""
+    places = _places(lines)
+    found = [fault if fault.line is not None else replace(fault, line=_place(fault.path, places)) for fault in faults]
+    once = {fault.render(""): fault for fault in found}
+    return sorted(once.values(), key=lambda fault: (fault.line or 0, fault.path))
 
 
 def _near(path: Path) -> str:

@@ -227,6 +227,13 @@ def trainable_name(value: Any) -> Any:
     return COMMAND_PREFIX + json.dumps(Command.model_validate(value).model_dump(exclude_defaults=True), sort_keys=True)
 
 
+def command_of(trainable: str) -> Command | None:
+    """Return the command whose text `trainable_name` wrote, or None if a trainable is none."""
+    if not trainable.startswith(COMMAND_PREFIX):
+        return None
+    return Command.model_validate_json(trainable.removeprefix(COMMAND_PREFIX))
+
+
 class Objective(Section):
     """A metric and the direction in which it is better."""
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BeforeValidator, Field, ModelWrapValidatorHandler, PrivateAttr, SerializeAsAny, model_validator
 
 from ablate.core.config import Positive, Seeds, TaskConfig, TrainableSettings
-from ablate.core.objectives import SIZE_METRICS, BestReport, on_test, on_validation
+from ablate.core.objectives import SIZE_METRICS, BestReport, is_higher_better, on_test, on_validation
 from ablate.core.registry import COMMAND_PREFIX, FAMILY, TRAINABLES, read_task, trainable_settings
 from ablate.core.trial import PLACEBO_SEED_BASE
 from ablate.study.campaign import OF_A_CAMPAIGN, Campaign
@@ -303,6 +303,13 @@ class Study(Sectioned):
     def tuning_metric(self) -> str | None:
         """Return the metric by which the best values are chosen: the first compared one, on validation; else None."""
         return on_validation(self.compare.metrics[0]) if self.tune is not None and self.compare is not None else None
+
+    @property
+    def tuning_objective(self) -> Objective:
+        """Return `tuning_metric`, which a study with `tune` has, with its direction."""
+        assert self.tuning_metric is not None
+        higher = is_higher_better(self.tuning_metric, self.objectives)
+        return Objective(metric=self.tuning_metric, direction="maximize" if higher else "minimize")
 
     def start_of(self, dataset: str) -> tuple[dict[str, Any], ...]:
         """Return the configurations that are tried first on a data set, as its ranges have them.

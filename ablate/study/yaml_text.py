@@ -14,6 +14,7 @@ from yaml.composer import Composer
 from ablate.base.errors import Fault, StudyFileError
 from ablate.base.redaction import error_text
 
+TWICE = "this key occurs twice"
 LONGEST_NUMBER = 100  # digits
 Path = tuple[str | int, ...]
 
@@ -122,8 +123,11 @@ def assignments(values: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def read_yaml(text: str, file: str) -> tuple[dict[str, Any], dict[Path, int]]:
-    """Return the mapping in `text` and the line of every path; raise StudyFileError naming `file`."""
+def read_yaml(text: str, file: str, found: list[Fault] | None = None) -> tuple[dict[str, Any], dict[Path, int]]:
+    """Return the mapping in `text` and the line of every path; raise StudyFileError naming `file`.
+
+    Where keys that occur twice are the only faults, these are added to `found`; the last one counts.
+    """
     loader: _Yaml12 | None = None
     try:
         loader = _Yaml12(text)  # already refuses control characters
@@ -132,8 +136,10 @@ def read_yaml(text: str, file: str) -> tuple[dict[str, Any], dict[Path, int]]:
             refuse(file, "the file is empty; it needs at least `study:` and `datasets:`")
         lines: dict[Path, int] = {}
         faults = list(_walk(node, (), lines, set()))
-        if faults:
+        if faults and (found is None or any(fault.rule != TWICE for fault in faults)):
             raise StudyFileError(file, faults)
+        if found is not None:
+            found += faults
         data = loader.construct_document(node)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
@@ -172,7 +178,7 @@ def _walk(node: yaml.Node, path: Path, lines: dict[Path, int], above: set[int]) 
                 rule = "YAML 1.2 has no merge key: write the settings out"
                 yield Fault(path=dotted(below), value=None, rule=rule, line=line)
             if key.value in seen:
-                yield Fault(path=dotted(below), value=None, rule="this key occurs twice", line=line)
+                yield Fault(path=dotted(below), value=None, rule=TWICE, line=line)
             seen.add(key.value)
             yield from _walk(value, below, lines, above)
     elif isinstance(node, yaml.SequenceNode):

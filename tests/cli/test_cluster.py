@@ -142,6 +142,7 @@ COMMAND = FUNCTION.replace('"mine:train"', """{command: "python mine.py {lr}", m
         (FUNCTION.replace("mine:train", "package.part:train"), 2),
         (TINY.replace("name: none", 'name: "mine:build"'), 2),
         (COMMAND, 2),
+        (COMMAND.replace("mine.py", "nosuch.py"), 2),
         (COMMAND.replace("mine.py", "/app/mine.py"), 0),
         (FUNCTION.replace("mine:train", "sklearn.svm:train"), 0),  # installed
         (FUNCTION.replace("mine:train", "elsewhere:train"), 0),  # of the image alone
@@ -161,4 +162,5 @@ def test_code_of_this_machine_alone_is_refused(
     if code:
         assert not out
         assert len(err.splitlines()) == 1
-        assert re.match(r"ablate: the study needs .*(mine.py|package), which is on this machine alone: ", err)
+        where = "is not there, and would be on this machine alone" if "nosuch" in text else "is on this machine alone"
+        assert re.match(rf"ablate: the study needs .*((mine|nosuch)\.py|package), which {where}: ", err)

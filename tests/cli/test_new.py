@@ -66,6 +66,10 @@ def handed(config, run):
 def build(first, *, rate=1e-3, heads): ...
 
 
+def fitted(config, run):
+    fit(run, {"eta": config["eta"]})
+
+
 def called(config, run):
     build(run, **config)
     return {"val_loss": config.get("smoothing", 0.1)}
@@ -116,6 +120,7 @@ def test_a_function_that_returns_has_no_epochs_and_one_without_test_no_confirmat
     assert "epochs" not in content
     assert content["objectives"] == [{"metric": "val_error", "direction": "minimize"}]
     assert content["confirm"] is None
+    assert written(capfd, "fitted", "--function", "fresh_alone:fitted")[1]["epochs"] == 9, "an adapter reports epochs"
     text, content = written(capfd, "dynamic", "--function", "fresh_alone:dynamic")
     assert (content["epochs"], content["config"]) == (9, {})
     assert "It reads others too: add them" in text
@@ -146,6 +151,7 @@ def test_defaults_of_a_dataclass_and_of_a_signature_are_tried_first(folder: Path
     first = {f"config.{name}": spec["default"] for name, spec in content["config"].items() if isinstance(spec, dict)}
     assert load_study(Path("handed.yaml")).start_of("data") == (first,)
     _, content = written(capfd, "called", "--function", "fresh_alone:called")
+    assert "epochs" not in content
     assert content["config"] == {
         "heads": {"int": [1, 4]},
         "smoothing": {"float": [0.0, 0.5], "default": 0.1},

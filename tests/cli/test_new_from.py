@@ -253,6 +253,9 @@ def test_a_printed_name_is_that_of_a_split_once() -> None:
 def test_a_file_that_says_fill_in_is_refused_in_one_line_with_its_place(command: list[str], capfd: Any) -> None:
     text, _ = written(capfd, with_setting("wandb", {"distribution": "new"}))
     number = next(i for i, line in enumerate(text.splitlines(), 1) if line.startswith("  x: "))
+    Path("other.yaml").rename("earlier.yaml")
+    said = run(capfd, "new", "other", "--from", "source.yaml")[1]
+    assert "\nFill in first, where the file says FILL IN: config.x, epochs. Then type:\nablate plan other.yaml" in said
     code, out, err = run(capfd, *command, "other.yaml")
     assert (code, err.count("\n")) == (2, 1)
     assert f"other.yaml:{number}: config.x: says FILL IN" in out + err

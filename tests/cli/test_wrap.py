@@ -46,6 +46,26 @@ def test_several_metrics_a_confirmation_and_the_test_split(folder: Path, capfd: 
 
 
 @pytest.mark.services
+@pytest.mark.parametrize(
+    ("typed", "budget"),
+    [
+        ([], {"trials": 24}),
+        (["--time", "15m"], {"wall_clock": 900}),
+        (["--time", "15m", "--trials", "2"], {"trials": 2, "wall_clock": 900}),
+    ],
+)
+def test_time_limits_alone_unless_trials_are_typed_too(
+    typed: list[str], budget: dict[str, Any], folder: Path, capfd: Any
+) -> None:
+    words = ["wrap", COMMAND, "lr=1,2,3", "a=true", "--epochs", "2", "--metric", "val_acc=accuracy: {number}%", *typed]
+    code, _, err = run(capfd, *words, *LOCAL)
+    assert code == 0, err
+    assert yaml.safe_load((folder / "runs" / "wrapped" / "study.yaml").read_text())["budget"] == budget
+    trials = pl.read_parquet(folder / "runs" / "wrapped" / "trials.parquet")
+    assert trials.height == min(budget.get("trials", 3), 3)
+
+
+@pytest.mark.services
 def test_parts_are_compared(folder: Path, capfd: Any) -> None:
     words = ["wrap", COMMAND, "lr=1", "--name", "p", "--epochs", "2", "--metric", "val_acc=accuracy: {number}%"]
     code, _, err = run(capfd, *words, "--parts", "a", "--parts", "lr=3", *LOCAL)
@@ -93,6 +113,8 @@ WRONG = {
     "part twice": (["--metric", "val_acc={number}", "--parts", "a", "--parts", "a=false"], "a is given twice"),
     "study": (["--metric", "val_acc={number}", "--name", "a b"], "ablate wrap: study = 'a b': a name has"),
     "parts": (["--metric", "val_acc={number}", "--parts", "a b"], "--parts 'a b': write NAME of a switch"),
+    "limits": (["--metric", "val_acc={number}", "--parts", "a", "--time", "5m"], "--trials and --time limit a search"),
+    "time": (["--metric", "val_acc={number}", "--time", "soon"], "must be a time, such as 90s"),
     "metric": (["--metric", "val_\a={number}", "--maximize"], "ablate wrap: objectives.0.metric = 'val_\\x07'"),
     "direction": (["--metric", "val_x={number}"], "of val_x are better is not known, and its name does not say it"),
     "two directions": (["--metric", "val_loss_acc={number}"], "type --maximize or --minimize"),

@@ -56,7 +56,7 @@ def test_a_range_that_was_wrong_from_the_start_is_corrected_under_the_same_name(
     assert {state for *_, state in failed} == {"FAIL"}
     assert all(2 <= x <= 3 for _, x, _ in failed)
     Path("script.py").write_text(SCRIPT + "# edited\n")  # code may change too
-    corrected = text.replace("[2, 3]", "[0.1, 0.5]").replace("seed: 0", "seed: 7")
+    corrected = text.replace("[2, 3]", "[0.1, 0.5]").replace("seed: 0", "seed: 7").replace("{x} {f", "{x}  {f")
     code, out, err = search(corrected)
     assert code == 0, err
     assert "No trial of this study has reported: it begins again with the settings of now." in out
@@ -66,12 +66,14 @@ def test_a_range_that_was_wrong_from_the_start_is_corrected_under_the_same_name(
     assert (code, "would make its trials incomparable" in err) == (2, True)
 
 
-def test_trials_without_a_report_stay_where_only_more_is_asked_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize("begun", [True, False])
+def test_trials_without_a_report_stay_where_only_more_is_asked_for(begun: bool, tmp_path: Path) -> None:
     text = "study: s\ndatasets: [digits]\nmodel: {width: {int: [8, 64], step: 8}}\nbudget: {trials: 4}\n"
     study = parse_study(text)
     with Ledger.open(url_in(tmp_path)) as ledger:
         with hold_of(study, ledger, file_text=text) as writer:
-            search_of(study, writer, ledger).next_trial()
+            if begun:
+                search_of(study, writer, ledger).next_trial()
         changed = [text, text.replace("trials: 4", "trials: 9"), text.replace("64", "32"), text + "seed: 1\n"]
         assert [begins_afresh(ledger, parse_study(each)) for each in changed] == [False, False, True, True]
         for each in changed:

@@ -8,7 +8,9 @@ from pathlib import Path
 import mlflow
 import polars as pl
 import pytest
+from safetensors.numpy import load_file
 
+import ablate
 from ablate.api import _objective
 from ablate.base.errors import RequestError
 from ablate.results.trials.tables import reports_table, trials_table
@@ -83,6 +85,21 @@ def test_the_best_report_is_the_value_of_a_trial_everywhere(folder: Path, capfd:
     assert [each["epoch"] for each in json.loads(out)["reports"] if each["counts"]] == [4]
     code, out, _ = run(capfd, "trial", "overfits", "0")
     assert "The report of epoch 4 counts, as it is the best one." in out
+
+
+@pytest.mark.parametrize("typed", [(), ("--trial", "0"), ("--replicate", "1")], ids=["picked", "searched", "seed"])
+def test_the_network_of_the_best_report_is_exported(
+    typed: tuple[str, ...], folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The kept model is the number of the epoch: 4, as in the numbers beside it, and not 7, the last one."""
+    assert run(capfd, "search", "study.yaml", *LOCAL)[0] == 0
+    code, _, err = run(capfd, "export", "model", "overfits", "out", *typed)
+    assert code == 0, err
+    assert [found.tolist() for found in load_file(folder / "out" / "model.safetensors").values()] == [[4.0]]
+    about = json.loads((folder / "out" / "config.json").read_text())
+    assert set(about["metrics"]["val_epoch"]["values"]) == {4.0}
+    loaded = ablate.load_study("overfits", runs_dir=folder / "runs").load(about["trial"])
+    assert loaded.model.tolist() == [4.0]
 
 
 def test_mlflow_shows_the_best_report_as_the_value_of_a_run(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:

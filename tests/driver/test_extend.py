@@ -250,6 +250,32 @@ confirm: null
 """
 
 
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("", None),
+        ("start: [{config.x: 3}]", "Trial 0 is your own settings: x 3; the sampler chooses y."),
+        (
+            "start: [{config.x: 3}, {config.x: 1, config.y: 0.25}]",
+            "Trial 0 is your own settings: x 3; the sampler chooses y.",
+        ),
+        ("start: [{config.x: 1, config.y: 0.25}]", "Trial 0 is your own settings: x 1 · y 0.25."),
+        ("default", "Trial 0 is your own settings: x 2 · y 0.5."),
+    ],
+)
+def test_a_plan_says_that_trial_0_has_your_settings(
+    given: str, says: str | None, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = "def train(config, run):\n    return {'val_loss': float(config['x'] + config['y'])}\n"
+    text = SMALL.replace("3]}}", "3]}, y: {float: [0.1, 1.0]}}") + given.replace("default", "")
+    if given == "default":
+        text = text.replace("3]}", "3], default: 2}").replace("1.0]}", "1.0], default: 0.5}")
+    monkeypatch.chdir(write_study(tmp_path, {"small_space.py": train, "s.yaml": text}))
+    code, out, err = command(capfd, "plan", "s.yaml")
+    assert code == 0, err
+    assert [line.strip() for line in out.splitlines() if "Trial 0" in line] == ([says] if says else [])
+
+
 def test_limits_typed_replace_those_of_the_file_and_another_value_is_an_extension(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -164,7 +164,6 @@ def body(text: str) -> str:
 
 FAULTS = {
     "raises": (body("return Net(config['widht'])"), "size(config): mine.py:19: KeyError: 'widht' (config: {"),
-    "raises for one": (body("assert config['width'] != 16\n    return 1"), "AssertionError"),
     "exits": (body("raise SystemExit(3)"), "mine.py:19: the code called sys.exit(3) in size(config) (config" ),
     "dies": (body("os._exit(3)"), "called os._exit(3)"),
     "text": (body("return '338'"), "it returned '338' (str): return a torch module, a whole number of parameters"),
@@ -197,6 +196,44 @@ def test_each_fault_of_size_is_one_line(fault: str, here: Here) -> None:
         assert (status, len([line for line in err.splitlines() if line.startswith("ablate: ")])) == (2, 1), err
         assert said in err
         assert "Traceback" not in err
+    assert not Path("trained").exists()
+
+
+ODD = (
+    "if config['width'] in (4, 16):\n        raise ValueError('4 and 16 are odd')\n    return 75 * config['width'] + 10"
+)
+REASON = "size(config): mine.py:20: ValueError: 4 and 16 are odd"
+
+
+def test_a_configuration_for_which_size_raises_is_named_and_never_trained(here: Here) -> None:
+    own = STUDY.replace("64]}", "64], default: 16}").replace("true}}", "true, default: 0.01}}")
+    here.write(CODE + body(ODD), own)
+    code, rows, said = here.plan()
+    assert code == 0, said
+    assert {name: row.get("params") for name, row in rows.items()} == {
+        f"width={width}": None if width in (4, 16) else params(width) for width in (4, 8, 16, 32, 64)
+    }
+    assert "data: `size` raises for " in said
+    assert f"such ones are never trained: {REASON}" in said
+    code, out, err = here.run("search", "study.yaml", *LOCAL)
+    assert code == 0, err
+    assert REASON in out + err
+    trials, _ = here.trials()
+    assert len(trials) == 8
+    assert {trial.config.parameters["config.width"] for trial in trials} <= {8, 32, 64}
+    assert "Your settings were not tried: it cannot be trained because size(config): " in " ".join(out.split())
+
+
+def test_a_comparison_with_a_row_for_which_size_raises_is_refused(here: Here) -> None:
+    compared = STUDY.replace("width: {choices: [4, 8, 16, 32, 64]}", "width: 8").replace(
+        "lr: {float: [0.001, 0.1], log: true}", "lr: 0.1"
+    )
+    compared = compared.replace("budget: {trials: 8}\nconfirm: null\n", "")
+    compared += "parts: {wide: {config: {width: 16}}}\ncompare: {baseline: complete, metrics: [val_loss]}\n"
+    here.write(CODE + body(ODD), compared)
+    for command in (("plan", "study.yaml"), ("compare", "study.yaml", *LOCAL)):
+        status, _, err = here.run(*command)
+        assert (status, "ValueError: 4 and 16 are odd" in err) == (2, True), err
     assert not Path("trained").exists()
 
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from ablate.core.config import Counted
+from ablate.core.config import Counted, NoSize
 from ablate.core.trial import TrialState
 from ablate.driver import run as driver
 from ablate.driver import space_sizes
@@ -30,10 +30,10 @@ class Planted:
     """Has width^2 * depth parameters, and with an MLP `heads` times as many."""
 
     def __init__(self, params=lambda model: model.width**2 * model.depth * (model.heads if model.mlp else 1)):
-        self.params, self.asked = params, 0
+        self.params, self.asked, self.messages = params, 0, 0
 
     def measure(self, many, facts):
-        self.asked += len(many)
+        self.asked, self.messages = self.asked + len(many), self.messages + 1
         return [{"params": self.params(settings.model), "flops": 2} for settings in many]
 
 
@@ -60,6 +60,37 @@ def test_all_networks_of_a_small_space_are_counted_once_and_the_shares_are_exact
     alone = np.var([0, math.log10(4) / 2]) / whole
     assert own["model.mlp"] == pytest.approx((alone, both.var() / whole - alone))
     assert own["model.heads"] == pytest.approx(own["model.mlp"])
+
+
+def test_networks_are_asked_for_together_and_one_by_one_where_that_is_slow():
+    slow = itertools.count()
+    model = {"width": {"int": [8, 128], "step": 8}, "depth": {"int": [1, 16]}}
+    quick, patient = Planted(), Planted()
+    assert sizes(quick, model=model).shares([]) == sizes(patient, model=model, clock=lambda: next(slow) / 100).shares(
+        []
+    )
+    assert (quick.asked, patient.asked) == (256, 256)
+    assert quick.messages < 20
+    late, ticks = Planted(), itertools.count()
+    sizes(late, model=model, clock=lambda: float(next(ticks))).shares([])
+    assert late.messages == late.asked < 20, "each takes a second of twenty"
+
+
+def test_where_size_raises_there_is_no_network(monkeypatch):
+    """As an impossible combination: a width of 16 has no size."""
+
+    class Raising(Planted):
+        def measure(self, many, facts):
+            found = super().measure(many, facts)
+            return [
+                NoSize(fault="odd") if each.model.width == 16 else size for each, size in zip(many, found, strict=True)
+            ]
+
+    model = {"width": {"choices": [8, 16, 64]}, "depth": {"int": [1, 2]}}
+    found = sizes(Raising(), model=model).shares([])
+    assert (found["networks"], set(found["shares"]["params"])) == (4, {"model.width", "model.depth"})
+    monkeypatch.setattr(space_sizes, "CELLS", 1)
+    assert sizes(Raising(), model=model).shares([])["reason"][-23:] == "and some are impossible"
 
 
 def test_of_a_large_space_draws_are_counted_and_their_error_covers_the_exact_totals(monkeypatch):

@@ -158,7 +158,10 @@ def test_a_shell_runs_the_command_if_it_is_asked_to(folder: Path) -> None:
             r"exit code 3 before it printed val_extra\. Its last lines: val_loss=1",
         ),
         ("raise ValueError('too wide')", r"exit code 1 .*Its last lines: .*ValueError: too wide"),
-        ("print('val_loss=1 val_extra=1')", r"exit code 0 after 1 of 3 reports, before it printed val_extra, val_loss"),
+        (
+            "print('val_loss=1 val_extra=1'); raise SystemExit(3)",
+            r"exit code 3 after 1 of 3 reports, before it printed val_extra, val_loss",
+        ),
     ],
 )
 def test_a_command_that_ends_early_says_what_it_printed_last(code: str, says: str, folder: Path) -> None:
@@ -215,7 +218,7 @@ def test_the_code_of_a_command_is_watched_and_not_what_it_writes(command: str, f
     for name in ("history.json", "log.txt", "conf.yaml", "pack/__init__.py", "pack/train.py", "begin"):
         (folder / name).touch()
     (folder / "begin").chmod(0o755)
-    study = parse_study((STUDY % command.replace("'", "''")), "study.yaml")
+    study = parse_study((STUDY % command.replace("'", "''")), "study.yaml", known_good=True)
     assert sorted(source_files(study)) == files
 
 
@@ -257,8 +260,8 @@ def test_a_study_file_of_a_command_is_checked(trainable: str, says: str) -> None
 
 
 def test_words_that_cannot_be_split_and_numbers_with_a_form(folder: Path) -> None:
-    with pytest.raises(RequestError, match="cannot be split into words: No closing quotation"):
-        load_trainable(trainable_name({"command": "echo 'x", "metric": "val_x=(.)"})).check((), confirms=False)
+    with pytest.raises(StudyFileError, match="cannot be split into words: No closing quotation"):
+        parse_study('study: s\ntrainable: {command: "echo \'x", metric: val_x=(.)}\nobjectives: [{metric: val_x}]\n')
     (folder / "train.py").write_text("import sys; print(f'val_loss={sys.argv[1]}. val_extra=1')")
     found = reports(f"{sys.executable} train.py {{x:.2f}}", x=0.123, epochs=1)
     assert [m["val_loss"] for m in next(found).metrics] == [0.12, 0.12]

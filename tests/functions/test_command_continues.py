@@ -140,6 +140,18 @@ def test_a_lost_last_report_lets_the_trial_begin_again(folder: Path) -> None:
     assert losses(trial(folder / "t", attempt=2)) == [[value] for value in truth()]
 
 
+@pytest.mark.parametrize("known", [0, 2, 3, 5])
+def test_a_killed_command_that_ends_by_itself_reports_the_same(folder: Path, known: int) -> None:
+    """Its patience ends after 5 of 12 epochs; a kill has left the record of its first reports."""
+    (folder / "train.py").write_text(SCRIPT.replace("10 * epochs", "50"))
+    first = losses(trial(folder / "t"))
+    assert first == [[value] for value in [*truth()[:5], truth()[4]]]
+    record = folder / "t" / "seed-0.reports.json"
+    content = json.loads(record.read_text())
+    record.write_text(json.dumps(content | {"reports": content["reports"][:known], "ended": False}))
+    assert losses(trial(folder / "t", attempt=2)) == first
+
+
 def test_a_command_that_skips_epochs_in_an_empty_folder_too_fails(folder: Path) -> None:
     lines = "".join(f"print('step {step}: val_loss=1')\n" for step in (10, 20, 30))
     (folder / "train.py").write_text(lines)

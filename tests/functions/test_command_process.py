@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import signal
 import subprocess
 import sys
@@ -11,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from ablate.base.errors import PausedError, RequestError, TrialError
+from ablate.base.errors import PausedError, RequestError, StudyFileError, TrialError
 from ablate.core.config import DatasetFacts
+from ablate.core.objectives import BestReport
 from ablate.core.registry import read_task
 from ablate.core.trainable import load_trainable
 from ablate.execution.executor import Failure
@@ -20,6 +22,7 @@ from ablate.functions import command as commands
 from ablate.functions.command_process import TOKEN
 from ablate.functions.command_words import line_of, words_of
 from ablate.functions.output import read_output
+from ablate.study import parse_study
 from ablate.study.sections import trainable_name
 from support.commanded import commanded, losses
 from support.commands import LOCAL, run
@@ -56,7 +59,7 @@ ENDS = {
     "terminated": ("os.kill(os.getpid(), signal.SIGTERM)", "was ended by SIGTERM"),
     "interrupted": ("raise KeyboardInterrupt", "was ended by SIGINT .*KeyboardInterrupt"),
     "a shell's word": ("raise SystemExit(137)", r"exit code 137 \(SIGKILL, as a shell says it\)"),
-    "fewer reports": (EPOCHS.replace("4", "3"), "exit code 0 after 2 of 3 reports, before it printed val_loss"),
+    "fewer reports": (EPOCHS.replace("4", "3") + "raise SystemExit(4)", "exit code 4 after 2 of 3 reports, before it"),
     "an error behind the last report": (
         EPOCHS + "raise SystemExit(5)",
         r"exit code 5 after its last report \(3 of 3\)",
@@ -99,6 +102,46 @@ def test_what_a_command_does_after_its_last_report_is_done(helper: str, folder: 
     if helper:
         assert have_ended([int(Path("pid").read_text())])
         assert "ablate: ended what the command had left running: sleep 1000" in read_output(folder / "t")
+
+
+EARLY = """seed, epochs = int(sys.argv[2]), int(sys.argv[3])
+for epoch, loss in enumerate(([.5, .3, .4], [.9, .8, .2, .3, .6])[seed]):
+    print(f'val_loss={loss} test_loss={loss + 1}', flush=True)
+"""  # of eight epochs: the patience of the first seed ends in its third, that of the second in its fifth
+
+
+def early(read: str = "last", **more: Any) -> Any:
+    script(EARLY)
+    metrics = {"val_loss": "val_loss={number}", "test_loss": "test_loss={number}"}
+    best = {"best": BestReport(metric="val_loss", direction="minimize")} if read == "best" else {}
+    return commanded(metrics=metrics, epochs=8, seeds=(0, 1), **{"trial": best, **more})
+
+
+def test_a_command_that_ends_by_itself_keeps_its_last_report(folder: Path) -> None:
+    """As a function does: those that have ended wait for the others, then the last epoch has the last reports."""
+    found = list(early(checkpoints=folder / "t"))
+    assert [report.epoch for report in found] == [1, 2, 3, 4, 5, 8]
+    assert losses(iter(found)) == [[0.5, 0.9], [0.3, 0.8], [0.4, 0.2], [0.4, 0.3], [0.4, 0.6], [0.4, 0.6]]
+    assert [report.final for report in found] == [False] * 5 + [True]
+    assert "ended by itself after 5 of 8 epochs" in read_output(folder / "t")
+    assert losses(early(checkpoints=folder / "t", attempt=2)) == losses(iter(found)), "from what is kept of it"
+
+
+@pytest.mark.parametrize(("read", "tested"), [("last", [1.4, 1.6]), ("best", [1.4, 1.2])])
+def test_a_confirmed_command_that_ends_by_itself_is_tested_where_its_report_counts(
+    folder: Path, read: str, tested: list[float]
+) -> None:
+    """The best mean over seeds is that of the third report, .3."""
+    *_, last = early(read, stage="confirm", checkpoints=folder / "t")
+    assert [metrics["test_loss"] for metrics in last.metrics] == pytest.approx(tested)
+    variant = {"variant": "complete"} | (
+        {"best": BestReport(metric="val_loss", direction="minimize")} if read == "best" else {}
+    )
+    list(early(checkpoints=folder / "u", trial=variant))
+    row = early(stage="confirm", checkpoints=folder / "u", trial=variant | {"evaluates": 4, "source": 4})
+    (report,) = row
+    assert [metrics["test_loss"] for metrics in report.metrics] == pytest.approx(tested)
+    assert report.epoch == (3 if read == "best" else 8)
 
 
 def test_a_command_that_goes_on_after_its_last_report_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,19 +298,23 @@ PLAIN = [
 ]
 
 
+def checked(command: str, **more: object) -> None:
+    named = json.dumps({"command": command, "metric": "val_loss={number}", **more})
+    parse_study(f"study: s\ntrainable: {named}\nconfig: {{x: 1}}\nobjectives: [{{metric: val_loss}}]\nconfirm: null\n")
+
+
 @pytest.mark.parametrize("command", SIGNS)
 def test_a_sign_of_a_shell_needs_one(command: str) -> None:
-    named = {"command": command, "metrics": {"val_loss": "{number}"}}
-    with pytest.raises(RequestError, match=r"^the command runs without a shell: add --shell"):
-        load_trainable(trainable_name(named)).check(["config.x"], confirms=False)
-    braces = {"command": command.replace("${HOME}", "${{HOME}}"), "shell": True}
-    load_trainable(trainable_name(named | braces)).check(["config.x"], confirms=False)
+    with pytest.raises(
+        StudyFileError, match=r"^study:2: trainable\.command: the command runs without a shell: add --s"
+    ):
+        checked(command)
+    checked(command.replace("${HOME}", "${{HOME}}"), shell=True)
 
 
 @pytest.mark.parametrize("command", PLAIN)
 def test_what_a_shell_would_not_obey_is_an_argument(command: str) -> None:
-    named = {"command": command, "metrics": {"val_loss": "{number}"}}
-    load_trainable(trainable_name(named)).check(["config.x"], confirms=False)
+    checked(command)
 
 
 MISSING = [

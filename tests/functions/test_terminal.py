@@ -50,6 +50,11 @@ SHOWN = {
     "a bar that was removed": ("\n\rb 1\x1b[A\n\rb 2\x1b[A\n\r   \r\x1b[A\n\rb 3\x1b[A\n\n", ["", "b 2", "b 3"]),
     "rows that are drawn again": ("a\nb 1\n\x1b[2A\x1b[Ka\n\x1b[Kb 2\nc", ["a", "b 2", "c"]),
     "a title": ("\x1b]0;title\x07a\n", ["a"]),
+    "texts for the terminal itself": ("\x1bPq 9\x1b\\a\x1b_b\x1b\\\x1b^c\x1b\\d\n", ["ad"]),
+    "a move to the left and to the right": ("at 0.10\x1b[4D0.20\r\x1b[C\x1b[2C7\n", ["at 7.20"]),
+    "a move to a column": ("at 0.10 s\x1b[4G0.20\x1b[9999Dx\n", ["xt 0.20 s"]),
+    "characters that are removed": ("at 15\x1b[D\x1b[P\n", ["at 1"]),
+    "a new page and a tab downwards": ("a\fb\vc\n", ["a", "b", "c"]),
 }
 
 

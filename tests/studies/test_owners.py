@@ -88,6 +88,7 @@ GONE: dict[str, str] = {
     "runs renamed": "os.rename('runs', 'others')",
     "ledger removed": "os.remove('runs/gone/ledger.sqlite')",
     "ledger renamed": "os.rename('runs/gone/ledger.sqlite', 'runs/gone/ledger.old')",
+    "ledger emptied": "open('runs/gone/ledger.sqlite', 'w').close()",
     "ledger replaced": "shutil.copy('runs/gone/ledger.sqlite', 'copy'); os.replace('copy', 'runs/gone/ledger.sqlite')",
 }
 

@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 import yaml
 
-from ablate.base.errors import StudyFileError
+from ablate.base.errors import Fault, StudyFileError
 from ablate.core.objectives import violation
 from ablate.engine.models.settings import ModelConfig
 from ablate.study import Study, difference, load_study, parse_study, read_study
@@ -260,3 +260,46 @@ def test_a_setting_inside_of_a_value_is_refused_in_one_line(value: str) -> None:
         parse_study(f"study: s\ntrainable: mine:train\nconfig: {{a: {value}}}\n{rest}", "study.yaml")
     study = parse_study(f"study: s\ntrainable: mine:train\nconfig: {{a: {{c: 1}}}}\n{rest}", "study.yaml")
     assert study.settings_of("data", {}).model_dump()["config"]["a"] == {"c": 1, "b": 3}
+
+
+WRONG = """\
+study: s
+seed: 0
+seed: 1
+trainable: {command: 'python train.py {lr} {weight} {wd}', metrics: {val_loss: 'val_loss={number}'}}
+config: {lr: {float: [2, 1]}, epochs: 1, a: {int: [1, 4], when: {config.b: 3}}}
+objectives: [{metric: val_los, direction: minimise}, {metric: val_loss, direction: minimize}]
+budget: {trials: 3, money: 4}
+scheduler: {name: ashe}
+replicates: -1
+"""
+PLACES = {3: ["seed"], 4: ["trainable.command"] * 2 + ["trainable.metrics"]}
+PLACES |= {6: ["objectives.0.direction", "objectives.0.metric"]}
+PLACES |= {5: ["config.a", "config.a.when.config.b", "config.epochs", "config.lr.float"], 7: ["budget.money"]}
+PLACES |= {8: ["scheduler.name"], 9: ["replicates"]}
+
+
+def caught(text: str) -> tuple[Fault, ...]:
+    with pytest.raises(StudyFileError) as found:
+        parse_study(text)
+    return found.value.faults
+
+
+def test_one_run_names_every_fault_and_none_that_follows_from_another() -> None:
+    found: dict[int, list[str]] = {}
+    for fault in caught(WRONG):
+        found.setdefault(fault.line or 0, []).append(fault.path)
+    assert {line: sorted(paths) for line, paths in found.items()} == PLACES
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "left"),
+    [
+        ("trainable: {", "trainable: {shel: 1, ", 12),  # nothing is said of metrics, but for the one key
+        ("objectives: ", "objectivs: ", 12),
+        ("budget: ", "compare: {baselin: x}\nbudget: ", 6),  # what kind of study it is, is not known
+        ("{command: 'python train.py {lr} {weight} {wd}', metrics: {val_loss: 'val_loss={number}'}}", "a.b", 8),
+    ],
+)
+def test_what_cannot_be_known_is_no_fault(old: str, new: str, left: int) -> None:
+    assert len(caught(WRONG.replace(old, new))) == left

@@ -15,7 +15,7 @@ from typing import Any
 import torch._dynamo  # noqa: F401  imported by the first step of an optimiser, which each seed would do again
 
 from ablate.core.trial import Report, TrialConfig
-from ablate.functions.border import server
+from ablate.functions.border import inside, server
 from ablate.functions.border.process import UserProcess
 from ablate.functions.border.trial import train
 from ablate.functions.function import Function
@@ -75,10 +75,10 @@ def trained(
                 os.dup2(output.descriptor, number)
             sys.stdout = sys.__stdout__ = open(1, "w", buffering=1, closefd=False)  # type: ignore[misc]  # noqa: SIM115
             sys.stderr = sys.__stderr__ = open(2, "w", buffering=1, closefd=False)  # type: ignore[misc]  # noqa: SIM115
-            server.Inside._is_paused = lambda inside: pause()  # type: ignore[method-assign]
+            inside.Inside._is_paused = lambda _: pause()  # type: ignore
             server._become_user_process(SimpleNamespace(function=function), theirs.fileno(), shared, parent=parent)
         theirs.close()
         return UserProcess(Here(), pid, line, mmap.mmap(shared, 1), output)  # type: ignore[arg-type]
 
     context = {"checkpoints": None, "device": "cpu", "attempt": 1, "data_dir": None, "pause": lambda: False, **given}
-    return train(start, config, ({} if notes is None else notes).__setitem__, **context)  # type: ignore[arg-type]
+    return train(start, config, ({} if notes is None else notes).__setitem__, **context)

@@ -129,6 +129,7 @@ def _is_open(name: str) -> bool:
 
 
 def _libraries() -> list[Any]:
+    torch: Any = sys.modules["torch"]  # much of what is read has no types
     cudnn, cuda, matmul = torch.backends.cudnn, torch.backends.cuda, torch.backends.cuda.matmul
     einsum, whole = torch.backends.opt_einsum, torch.nn.modules.module
     flags = [cudnn.enabled, cudnn.benchmark, cudnn.deterministic, cudnn.allow_tf32, torch.backends.mkldnn.enabled]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from ablate.base.errors import AblateError, RegistryError, RequestError, TrialError
 from ablate.base.files import Place
 from ablate.core.code_version import base_trainable
-from ablate.core.config import DatasetFacts, Size, TaskConfig, TrainableSettings
+from ablate.core.config import DatasetFacts, NoSize, Size, TaskConfig, TrainableSettings
 from ablate.core.registry import import_paths
 from ablate.core.trainable import Member, Pack, SizeForm, load_trainable
 from ablate.core.trial import Report, TrialConfig, TrialKey
@@ -264,11 +264,11 @@ class GuardedFunction(_Own, OwnTrainable):
     def _sizes(self) -> KnownSizes:
         return KnownSizes()
 
-    def measure(self, settings: Sequence[TrainableSettings], facts: DatasetFacts) -> Sequence[Size]:
+    def measure(self, settings: Sequence[TrainableSettings], facts: DatasetFacts) -> Sequence[Size | NoSize]:
         """Return what `size(config)` says of each configuration, empty sizes without such a function.
 
-        One message asks for all that are not known yet; see `ablate.functions.size`. Raises RequestError for a fault of
-        `size`, also if it gives other costs than for other configurations, or takes longer than SIZE_SECONDS.
+        One message asks for all that are not known yet; see `ablate.functions.size`. Raises RequestError if it returns
+        what is no size, or other costs than for other configurations, or takes longer than SIZE_SECONDS.
         """
         asked = [each for each in settings if isinstance(each, FunctionSettings)]
         while new := [each for each in asked if self._sizes.find(each) is None]:
@@ -280,6 +280,8 @@ class GuardedFunction(_Own, OwnTrainable):
         return [found.size for each in asked if (found := self._sizes.find(each)) is not None]
 
     def _refuse_other_costs(self, settings: FunctionSettings, sized: Sized) -> None:
+        if isinstance(sized.size, NoSize):
+            return
         costs = self._costs = self._costs or frozenset(sized.size)
         if sized.size and costs != frozenset(sized.size):
             raise RequestError(
@@ -305,7 +307,6 @@ class Guarded(_Own):
     size_form = _asking("size_form")
     estimate_seconds = _asking("estimate_seconds")
     group_key = _asking("group_key")
-    measure_pack = _asking("measure_pack")
 
     def train(self, config: TrialConfig, **context: Unpack[TrialContext]) -> Iterator[Report]:
         """Yield the trial's reports; closing the generator stops the trial."""

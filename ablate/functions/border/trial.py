@@ -18,7 +18,7 @@ from ablate.core.objectives import mean
 from ablate.core.trainable import TrialContext
 from ablate.core.trial import Report, TrialConfig
 from ablate.functions.border.process import UserProcess
-from ablate.functions.output import Output, files_of
+from ablate.functions.output import Output, ended_early_text, files_of
 from ablate.functions.seed_messages import Best, Keep, Metrics, Reported, Restored, Stored
 
 Start = Callable[[Output, Callable[[], object]], UserProcess]
@@ -114,8 +114,7 @@ class _Trial:
                 self._ask(self._seeds[0], "try_test", self._config.expects)
             ended = all(seed.ended for seed in self._seeds)
             if ended and done:
-                line = f"ended by itself after {done} of {length} epochs: its last report is that of the whole training"
-                self._output.write(f"{line}\n".encode())
+                self._output.write(f"{ended_early_text(done, length)}\n".encode())
             done = length if ended else done + 1
             yield self._report(done, self._stored(self._seeds, done))
         self._finish()

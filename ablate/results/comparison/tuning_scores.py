@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ablate.base.plain_text import settings_text
 from ablate.base.randomness import stream
-from ablate.core.objectives import best_place, given_for, is_higher_better
+from ablate.core.objectives import COMPLETE, Column, given_for, is_cost, is_maximized, may_stand, winner
 from ablate.results.trials.results import Results, once
 from ablate.study import VARIANT, Study
 
@@ -58,26 +58,28 @@ def tuning_trials_of(study: Study, trials: pl.DataFrame) -> pl.DataFrame:
 def tuning_scores(results: Results) -> pl.DataFrame:
     """Return one row per seed of each complete tuning trial, by number: the row, its values, `seed` and `score`.
 
-    `score` is the seed's tuning metric, null if it is not finite.
+    `score` is the seed's tuning metric, null if it is not finite. The metrics of constraints follow.
     """
     study, trials, reports = results.study, results.trials, results.reports
     metric, own = tuning_metric(study), tuning_trials_of(study, trials).filter(pl.col("state") == "COMPLETE")
     tuned = [name for name in study.tuned.names() if name in own.columns]
     score = pl.col(metric) if metric in reports.columns else pl.lit(None, pl.Float64())
-    counted = reports.filter("counts").select("dataset", "trial", "seed", score=score.cast(pl.Float64()))
+    bounded = dict.fromkeys(each.metric for each in study.constraints if each.metric != metric)
+    costs = [name for name in bounded if is_cost(name) and name in own.columns]
+    measured = [name for name in bounded if not is_cost(name) and name in reports.columns]
+    counted = reports.filter("counts").select("dataset", "trial", "seed", *measured, score=score.cast(pl.Float64()))
     counted = counted.with_columns(score=pl.when(pl.col("score").is_finite()).then("score"))
-    found = own.select(*ROW, "values", *tuned, "trial").join(
+    found = own.select(*ROW, "values", *tuned, *costs, "trial").join(
         counted, on=["dataset", "trial"], maintain_order="left_right"
     )
     return found.sort("trial", maintain_order=True)
 
 
 def tuning_winners(study: Study, scores: pl.DataFrame) -> pl.DataFrame:
-    """Return the best row of `tuning_scores` for each row of the comparison and tuning seed, where one has a score."""
-    metric = tuning_metric(study)
+    """Return the `winner` of `tuning_scores` for each row of the comparison and tuning seed, where one has a score."""
     kept = []
     for part in scores.with_row_index("place").partition_by(*ROW, "seed", maintain_order=True):
-        best = best_place(metric, part["score"].to_list(), study.objectives)
+        best = winner(study.tuning_objective, study.constraints, _column(study, part))
         kept += [] if best is None else [int(part["place"][best])]
     return scores[kept] if kept else scores.clear()
 
@@ -102,16 +104,15 @@ def expected_best(study: Study, scores: pl.DataFrame) -> pl.DataFrame:
 
     Dodge et al. 2019, "Show Your Work": the expected maximum of n draws from the empirical distribution of the scores;
     here of one tuning seed, then the mean over seeds. The band holds 95% of bootstrap samples of tries and seeds. A run
-    without a score counts as `compare.diverged` says, otherwise as the row's worst.
+    without a score, or that breaks a constraint, counts as `compare.diverged` says, otherwise as the row's worst.
     """
-    metric = tuning_metric(study)
-    sign = 1.0 if is_higher_better(metric, study.objectives) else -1.0
-    lost = given_for(study.compared.diverged, metric)
+    sign = 1.0 if is_maximized(study.tuning_objective) else -1.0
+    lost = given_for(study.compared.diverged, tuning_metric(study))
     rows: list[dict[str, Any]] = []
     for part in scores.partition_by(ROW, maintain_order=True):
-        if part["score"].count():
+        table = sign * _by_seed(study, part)
+        if not np.isnan(table).all():
             row = {name: part[name][0] for name in ROW}
-            table = sign * _by_seed(part)
             table = np.where(np.isnan(table), np.nanmin(table) if lost is None else sign * lost, table)
             random = stream(study.seed, row["dataset"], 0, "tune", "band", row["variant"], row["configuration"])
             for tries, expected, low, high in _bands(table, random):
@@ -122,8 +123,8 @@ def expected_best(study: Study, scores: pl.DataFrame) -> pl.DataFrame:
 
 def choice_sd(study: Study, part: pl.DataFrame) -> float | None:
     """Return the standard deviation of `choice_variance` for the scores of a row; None where it is not known."""
-    sign = 1.0 if is_higher_better(tuning_metric(study), study.objectives) else -1.0
-    variance = choice_variance(sign * _by_seed(part)) if part.height else math.nan
+    sign = 1.0 if is_maximized(study.tuning_objective) else -1.0
+    variance = choice_variance(sign * _by_seed(study, part)) if part.height else math.nan
     return None if math.isnan(variance) else math.sqrt(max(variance, 0.0))
 
 
@@ -145,10 +146,21 @@ def choice_variance(scores: Scores) -> float:
     return float(read.var(ddof=1) - noise / (seeds - 1) * (1 - (shares**2).sum()) * seeds / (seeds - 1))
 
 
-def _by_seed(part: pl.DataFrame) -> Scores:
-    """Return the scores of a row, [seeds, tries]; NaN where a run has none."""
-    wide = part.pivot("values", index="seed", values="score", aggregate_function="first").drop("seed")
+def _by_seed(study: Study, part: pl.DataFrame) -> Scores:
+    """Return the scores of a row, [seeds, tries]; NaN where a run has none or breaks a constraint."""
+    stands = may_stand([study.tuning_objective], study.constraints, [COMPLETE] * part.height, _column(study, part))
+    kept = part.with_columns(score=pl.when(pl.Series(stands, dtype=pl.Boolean)).then("score"))
+    wide = kept.pivot("values", index="seed", values="score", aggregate_function="first").drop("seed")
     return wide.cast(pl.Float64()).fill_null(math.nan).to_numpy()
+
+
+def _column(study: Study, part: pl.DataFrame) -> Column:
+    """Return the expression of a metric of `tuning_scores`, NaN where a run has none."""
+    named = {tuning_metric(study): "score"}
+    unknown = pl.Series([math.nan] * part.height)
+    return lambda metric: (
+        part.get_column(named.get(metric, metric), default=unknown).cast(pl.Float64()).fill_null(math.nan).to_list()
+    )
 
 
 def expected_maximum(scores: Scores) -> Scores:

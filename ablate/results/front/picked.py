@@ -10,7 +10,7 @@ from ablate.core.objectives import is_cost
 from ablate.results.front.picking import Choice, Kept, NoChoice
 from ablate.results.front.summary import compared_cells
 from ablate.results.front.tables import front_table
-from ablate.results.rendering.numbers import DASH, count, quantity
+from ablate.results.rendering.numbers import DASH, count, equal_seeds, quantity
 from ablate.results.statistics.intervals import Interval
 from ablate.results.trials.results import Results
 
@@ -71,6 +71,8 @@ def _networks(among: int, word: str) -> str:
 def _interval(metric: str, interval: Interval) -> str:
     if is_cost(metric) or interval.n < 2:
         return quantity(metric, interval.mean)
+    if equal_seeds(interval.low, interval.high):
+        return f"{quantity(metric, interval.mean)} ({interval.n} seeds with equal numbers)"
     low, high = quantity(metric, interval.low), quantity(metric, interval.high)
     return f"{quantity(metric, interval.mean)} (95% interval {low} to {high}, n = {interval.n})"
 

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import numpy as np
 import polars as pl
 
 from ablate.base.plain_text import counted, short_name
 from ablate.core.objectives import constraint_text, is_maximized, is_share, signed, violation
 from ablate.core.trial import TrialState
 from ablate.results.front.answer import Difference
-from ablate.results.front.assessment import assessments
+from ablate.results.front.assessment import assessments, values_by_seed
 from ablate.results.front.front import candidates, front_stage, metric_at
 from ablate.results.front.tables import front_table, network, network_table, quality_name
 from ablate.results.rendering.numbers import format_signed, quantity, spell_metric
@@ -125,10 +126,7 @@ def _beside_best(results: Results, own: Row, rivals: Sequence[Row], front: Seque
         return Yours(trial=None, standing="unconfirmed", sentence=text)
     assessed = assessments(results).get(own["dataset"])
     if assessed is None:
-        few = own["replicates"] < 2 or rival["replicates"] < 2
-        why = "one fresh seed shows no noise" if few else "the seeds have the same numbers, so they are one run"
-        text = f"Not shown to be better than {who}: {numbers}, and {why}."
-        return Yours(trial=None, standing="not shown", sentence=text)
+        return _without_interval(results, own, rival, f"{who}: {numbers}")
     found = assessed.differences[rival["trial"]] if is_best else _turned(assessed.differences[own["trial"]])
     gain, loss = (found.low, -found.high) if is_maximized(objective) else (-found.high, found.low)
     seeds = f"{min(own['replicates'], rival['replicates'])} seeds"
@@ -136,6 +134,21 @@ def _beside_best(results: Results, own: Row, rivals: Sequence[Row], front: Seque
     standing: Standing = "better" if gain > 0 else "worse" if loss > 0 else "not shown"
     begin = {"better": "Better than", "worse": "Worse than", "not shown": "Not shown to be better than"}[standing]
     return Yours(trial=None, standing=standing, sentence=f"{begin} {who}: {text}.", difference=found)
+
+
+def _without_interval(results: Results, own: Row, rival: Row, text: str) -> Yours:
+    """Return how the best stands where seeds show no noise: seeds with equal numbers leave nothing to chance."""
+    trials, quality = [own["trial"], rival["trial"]], metric_at(results.study.objectives[0].metric, own["stage"])
+    values = values_by_seed(results.pooled.reports, own["dataset"], trials, quality)
+    if values.shape[1] < 2 or np.ptp(values, axis=1).any():  # or one lacks a seed
+        why = "one fresh seed shows no noise" if values.shape[1] < 2 else "the seeds give no interval"
+        return Yours(trial=None, standing="not shown", sentence=f"Not shown to be better than {text}, and {why}.")
+    mine, other = (signed(results.study.objectives[0], value) for value in values[:, 0])
+    standing: Standing = "better" if other < mine else "worse" if other > mine else "not shown"
+    begin = {"better": "Better than", "worse": "Worse than", "not shown": "Neither better nor worse than"}[standing]
+    why = "the seeds give the same numbers, so chance of a seed plays no part"
+    text = text if other != mine else f"{text.rpartition(' instead of ')[0]}, as theirs"
+    return Yours(trial=None, standing=standing, sentence=f"{begin} {text}; {why}.")
 
 
 def _turned(found: Difference) -> Difference:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from ablate.core.config import DatasetFacts, Size, TrainableSettings
+from ablate.core.config import DatasetFacts, NoSize, Size, TrainableSettings
 from ablate.core.objectives import loss, violation
 from ablate.tuning.sampling.request import Known
 from ablate.tuning.sampling.search_space import SearchSpace
@@ -66,8 +66,10 @@ class KnownCosts:
                 with suppress(ValidationError):  # perhaps of other settings than those that decide
                     new[key] = self.study.settings_of(self.dataset, self.dimensions.decode(inner))
         for key, size in zip(new, self.measure([*new.values()], self.facts()) if new else (), strict=True):
-            known = [loss(o, float(size.get(o.metric, math.nan))) for o in self.study.objectives]
-            self._losses[key] = known if broken_bound(self.study, size) is None else None
+            if isinstance(size, NoSize) or broken_bound(self.study, size) is not None:
+                self._losses[key] = None
+            else:
+                self._losses[key] = [loss(o, float(size.get(o.metric, math.nan))) for o in self.study.objectives]
         return [self._losses.get(key) for key in keys]
 
     @cached_property

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from ablate.base.errors import RequestError
 from ablate.base.randomness import stream
-from ablate.core.config import DatasetFacts, TrainableSettings
+from ablate.core.config import DatasetFacts, NoSize, TrainableSettings
 from ablate.core.objectives import constraint_text
 from ablate.core.registry import SAMPLERS
 from ablate.core.trial import PLACE, TrialConfig, TrialKey, TrialState
@@ -315,6 +315,10 @@ class Suggester:
         if once and self._configuration(parameters.get(VARIANT), settings) in self._seen:
             return None
         [size] = self.measure([settings], self.facts())
+        if isinstance(size, NoSize):
+            if self.study.compare is not None:  # no row of a comparison is left out
+                raise RequestError(f"trainable {self.study.trainable!r}: {size.fault}")
+            return size.fault
         if (broken := broken_bound(self.study, size)) is not None:
             return f"of the constraint {constraint_text(broken)}"
         return NewTrial(config=self._trial(number, parameters, settings), size=size, facts=self.facts())

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from ablate.base.errors import RequestError
-from ablate.core.config import DatasetFacts, Size, TrainableSettings
+from ablate.core.config import DatasetFacts, NoSize, Size, TrainableSettings
 from ablate.core.trainable import load_trainable
 from ablate.study import VARIANT
 
 if TYPE_CHECKING:
     from ablate.study import Study
 
-Measure = Callable[[Sequence[TrainableSettings], DatasetFacts], Sequence[Size]]
+Measure = Callable[[Sequence[TrainableSettings], DatasetFacts], Sequence[Size | NoSize]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +94,8 @@ class TwinSizes:
         key = settings.model_dump_json()
         if key not in self._counts:
             [size] = self.measure([settings], self.facts())
+            if isinstance(size, NoSize):
+                raise self._fault(size.fault)
             running = load_trainable(self.study.trainable).count_by_running
             known = "params" in size
             self._counts[key] = int(size["params"]) if known else running(settings, self.dataset).params

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ablate.core.objectives import best_place
+from ablate.core.objectives import winner
 from ablate.core.trial import PLACE, TUNE_SEED_BASE, TrialState
 from ablate.study import VARIANT
 from ablate.study.tuning_seeds import tuning_seed_of, tuning_seeds_of
@@ -107,12 +107,9 @@ class TunedRows:
             yield RowPart(place=place, like=best, seeds=tuple(seeds), source=source)
 
     def _winner(self, place: int, seed: int) -> TrialProgress | None:
-        """Return the best tuning trial of a row on one seed; a seed of it that diverged has no score."""
-        metric = self.study.tuning_metric
-        assert metric is not None
+        """Return the first of `ranked` of a row's tuning trials on a seed; one that diverged has no score."""
         tried = [trial for trial in self._complete_tuning.get(place, ()) if seed in trial.config.seeds]
-        scores = [trial.replicates[trial.config.seeds.index(seed)].get(metric) for trial in tried]
-        best = best_place(metric, scores, self.study.objectives)
+        best = winner(self.study.tuning_objective, self.study.constraints, lambda m: [t.metric(m, seed) for t in tried])
         return None if best is None else tried[best]
 
     @cached_property

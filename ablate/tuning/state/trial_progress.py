@@ -85,9 +85,10 @@ class TrialProgress:
         best = self.config.best
         return best is None or best.replaces(*(each.get(best.metric, math.nan) for each in (step.means, self.means)))
 
-    def metric(self, name: str) -> float:
-        """Return a metric as of the report that counts, NaN if there is none."""
-        return metric_of(name, means=self.means, size=self.size, wall_seconds=self.wall_seconds)
+    def metric(self, name: str, seed: int | None = None) -> float:
+        """Return a metric as of the report that counts, the mean or that of one seed; NaN if there is none."""
+        found = self.means if seed is None else self.replicates[self.config.seeds.index(seed)]
+        return metric_of(name, means=found, size=self.size, wall_seconds=self.wall_seconds)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -89,6 +89,22 @@ def test_of_a_loss_the_lowest_is_the_best() -> None:
     assert codes(study_of("val_loss"), rows) == ["border-optimum"], "0.00105 is 1% of the log range above its low end"
 
 
+@pytest.mark.parametrize(
+    ("bound", "won", "score", "most"),
+    [("val_loss >= 0.15", 1, 0.8, [0.8] * 2), ("val_loss >= 0.25", 0, 0.7, [0.7] * 2), ("val_loss >= 0.5", 0, 0.7, [])],
+)  # fmt: skip
+def test_what_breaks_a_bound_wins_only_where_nothing_keeps_it(
+    bound: str, won: int, score: float, most: list[float]
+) -> None:
+    """The losses are .3, .2, .1 and .2: the bound leaves out the best rate, the best three, or every rate."""
+    study = parse_study(FILE.replace("METRIC", "val_accuracy") + f"constraints: ['{bound}']\n")
+    found = budget_of(study, planted())
+    assert (rates_of(found), found["score"].to_list()) == ([[RATES[won]]] * 2, [score] * 2)
+    tries = expected_best(study, tuning_scores(Results(study, *tables(planted()))))
+    best = tries.group_by("variant", maintain_order=True).agg(pl.col("high").max())["high"].to_list()
+    assert best == pytest.approx(most)
+
+
 def test_a_failed_trial_is_never_the_best_and_makes_the_budgets_unequal() -> None:
     rows = planted(complete_2={"state": "FAIL", "epochs": 2})
     assert rates_of(budget_of(study_of(), rows)) == [[RATES[1]], [RATES[2]]]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ablate.base.randomness import stream
-from ablate.core.trial import TUNE_SEED_BASE, TrialConfig, TrialState
+from ablate.core.trial import TUNE_SEED_BASE, Report, TrialConfig, TrialState
 from ablate.engine.training.family import family
 from ablate.study import Study
 from ablate.study.tuning_seeds import is_tuned_alike
@@ -134,6 +134,39 @@ def test_a_failed_trial_never_wins_and_the_earliest_of_equal_ones_does(
     with opened(study, tmp_path) as (search, _, _):
         done = run_all(search, value)
     assert {config.parameters[RATE] for config in done if config.stage == "search"} == {draws[1][RATE]}
+
+
+@pytest.mark.parametrize("bound", [None, 0.5, 9.0])
+def test_what_breaks_a_bound_wins_only_where_nothing_keeps_it(tmp_path: Path, bound: float | None) -> None:
+    """Planted: `val_cost` falls with the accuracy, by another factor on each seed; each has to keep the bound."""
+    bounds = [] if bound is None else [{"metric": "val_cost", "op": ">=", "bound": bound}]
+    study = tuned_study(constraints=bounds, replicates=3)
+
+    def cost(config: TrialConfig, seed: int) -> float:
+        return (1 + seed % 3) * (1 - planted(config, 3))
+
+    def costly(config: TrialConfig, epoch: int) -> Report:
+        report = report_at(config, epoch, planted)
+        seeds = zip(report.metrics, config.seeds, strict=True)
+        return replace(report, metrics=tuple({**m, "val_cost": cost(config, seed)} for m, seed in seeds))
+
+    with opened(study, tmp_path) as (search, _, _):
+        done = []
+        while (config := search.next_trial()) is not None:
+            for epoch in range(1, config.epochs + 1):
+                search.report(config.key, costly(config, epoch))
+            done.append(config)
+        assert search.finished
+    for row, tried in by_row([config for config in done if config.stage == "tune"]).items():
+        for seed in range(3):
+
+            def rank(config: TrialConfig, tune_seed: int = TUNE_SEED_BASE + seed) -> tuple[float, float]:
+                lack = 0.0 if bound is None else max(bound - cost(config, tune_seed), 0.0)
+                return lack, -planted(config, 3)
+
+            best = min(tried, key=rank)
+            (final,) = [c for c in by_row(done)[row] if c.stage == "search" and seed in c.seeds]
+            assert final.parameters == best.parameters
 
 
 def test_the_better_direction_is_that_of_the_metric(tmp_path: Path) -> None:
