@@ -260,8 +260,8 @@ class Seed:
         except BaseException as error:
             ended = error
         self._over = True
-        if os.getpid() != self._process:
-            return  # a copy of the function in a process that it has forked
+        if os.getpid() != self._process:  # a process that the function has forked, whose copy has come to its end
+            os._exit(0)
         first = self._refused or self._paused or ended  # a function may have caught the first two
         if first is not None:
             raise self._translated(first) from ended

@@ -35,6 +35,7 @@ from ablate.functions.processes import children, end_all, end_descendants, end_w
 LOOKS = 5  # for native threads, in a hundredth of a second each
 FORK_SAFE = ("jemalloc_bg_thd",)  # names of native threads that a fork may leave behind
 PARENT_ENDED = signal.SIGRTMAX - 2  # a signal that a user's code does not handle
+_leave = os._exit  # as it is before it shows where it was called
 START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]);"
     " from ablate.functions.border.server import alone;"
@@ -56,7 +57,7 @@ def main(control: int, parent: int) -> None:
 def _end(*_: object) -> NoReturn:
     """End this process and all that it and those it has started have started."""
     end_descendants(os.getpid())
-    os._exit(0)
+    _leave(0)
 
 
 class Server:
@@ -195,11 +196,11 @@ def _become_quiet() -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
     faulthandler.enable()
+    _show_place_of_exit(os.getpid())
 
 
 def _become_user_process(trainable: Any, line: int, paused: int, *, parent: int) -> NoReturn:
     """Answer the requests of a `process.UserProcess` until its other side is gone."""
-    leave = os._exit
     end_with_parent(parent)
     signal.signal(PARENT_ENDED, signal.SIG_DFL)
     if os.getsid(0) != os.getpid():
@@ -214,11 +215,11 @@ def _become_user_process(trainable: Any, line: int, paused: int, *, parent: int)
         try:
             request, arguments = connection.recv()
         except (EOFError, KeyboardInterrupt):
-            leave(0)
+            _leave(0)
         answer = inside.answer(request, arguments)
         _flush()
         if os.getpid() != own:  # a process that the code has forked, and whose copy of the code has come to its end
-            leave(0)
+            _leave(0)
         connection.send(answer)
 
 
