@@ -8,6 +8,7 @@ import io
 import os
 import random
 import re
+import shutil
 import sys
 import tempfile
 import threading
@@ -21,9 +22,10 @@ import pytest
 import torch
 from torch import nn
 
-from ablate.base.errors import PausedError, TrialError
+from ablate.base.errors import CheckpointDownError, PausedError, TrialError
 from functions.test_trial import EPOCHS, Train, function, numbers, reports, trial
 from support import own_training
+from support.forked import trained
 
 
 def by_reporting(config: Any, run: Any) -> None:
@@ -614,3 +616,57 @@ def test_a_report_may_be_made_inside_of_any_block(block: str, call: bool, tmp_pa
     for place, seed in enumerate((3, 5)):
         alone = numbers(list(reports(trial(seeds=(seed,)), of=of)))
         assert {epoch: m[place] for epoch, m in together.items()} == {epoch: m[0] for epoch, m in alone.items()}
+
+
+GENERATOR = np.random.default_rng(0)
+
+
+def test_a_generator_at_the_modules_top_is_named_once_and_begins_anew_in_each_seed(tmp_path: Path) -> None:
+    def train(config: Any, run: Any) -> Iterator[dict[str, float]]:
+        run.keep(count=0)
+        for _ in run.epochs():
+            yield {"val_loss": GENERATOR.random()}
+
+    notes: dict[str, str] = {}
+    found = [[one["val_loss"] for one in each.metrics] for each in reports(trial(), of=function(train), notes=notes)]
+    fresh = np.random.default_rng(0)
+    assert found == [[value, value] for value in (fresh.random() for _ in range(EPOCHS))]
+    (line,) = notes.values()
+    assert "draws from GENERATOR at the top of its module" in line
+    assert "run.stream()" in line
+    quiet: dict[str, str] = {}
+    list(reports(trial(), of=function(by_reporting), notes=quiet))
+    assert not quiet
+
+
+@pytest.mark.parametrize("at_once", [2, 3, 9])
+def test_seeds_side_by_side_have_the_numbers_of_seeds_in_turn(at_once: int, tmp_path: Path) -> None:
+    config = trial(seeds=(3, 5, 8), stage="confirm")
+    in_turn = numbers(list(trained(function(), config, checkpoints=tmp_path / "turn")))
+    beside = numbers(list(trained(function(), config, checkpoints=tmp_path / "beside", seeds_at_once=at_once)))
+    assert beside == in_turn
+    running = trained(function(), config, checkpoints=tmp_path / "cut", seeds_at_once=at_once)
+    taken = [next(running), next(running)]
+    running.close()  # type: ignore[attr-defined]
+    rest = trained(function(), config, checkpoints=tmp_path / "cut", seeds_at_once=1, attempt=2)
+    assert numbers(taken + list(rest)) == in_turn
+
+
+def test_a_seed_that_lost_its_checkpoint_catches_up(tmp_path: Path) -> None:
+    whole = numbers(list(reports(trial())))
+    running = reports(trial(), tmp_path)
+    taken = [next(running), next(running), next(running)]
+    running.close()  # type: ignore[attr-defined]
+    shutil.rmtree(tmp_path / "state-1")
+    rest = list(reports(trial(), tmp_path, attempt=2))
+    assert [each.epoch for each in rest] == [3, 4]
+    assert numbers(taken + rest) == whole
+
+
+def test_a_full_disk_is_no_fault_of_the_trial() -> None:
+    def train(config: Any, run: Any) -> None:
+        with open("/dev/full", "w") as file:
+            file.write("x")
+
+    with pytest.raises(CheckpointDownError, match=r"test_seed\.py:[0-9]+: OSError: .*free some space there"):
+        list(reports(trial(), of=function(train)))
