@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ablate.base.files import Place
 from ablate.core.code_version import VERSIONS
+from ablate.core.trainable import PackSize
 from ablate.execution.pack_run import Assignment, PackRun
 from ablate.execution.packing import Packing, RunningPack, member_of
 from ablate.execution.signals import Interruption
@@ -31,7 +32,7 @@ class LocalExecutor:
     device: str = "auto"
     trainer: str | None = None
     threads: int = 1
-    pack: int = 1
+    pack: PackSize = 1
     grace_seconds: float = 25.0
 
     def run(self, search: Search, *, on_event: Callable[[], None]) -> None:
@@ -54,6 +55,7 @@ class LocalExecutor:
                     trainer=self.trainer,
                     threads=self.threads,
                     packed=pack.packed,
+                    measure=pack.measures,
                     versions=self.home.absolute() / VERSIONS,
                     grace_seconds=self.grace_seconds,
                 )

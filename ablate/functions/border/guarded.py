@@ -324,6 +324,7 @@ class Guarded(_Trained):
     size_form = _asking("size_form")
     estimate_seconds = _asking("estimate_seconds")
     group_key = _asking("group_key")
+    measure_pack = _asking("measure_pack")
 
     def open_pack(self, *, data_dir: Path | None, device: str, pause: Callable[[], bool]) -> Pack:
         """See `Trainable.open_pack`."""
