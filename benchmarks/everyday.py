@@ -153,7 +153,7 @@ def gathered(rows: Sequence[dict[str, str]]) -> Scores:
         whole = [found[part, table] for table in own.tables if (part, table) in found]
         if part == "live" or len(whole) < len(own.tables):
             continue  # losses of different tasks have no mean
-        for key in set.intersection(*(set(each) for each in whole)):
+        for key in sorted(set.intersection(*(set(each) for each in whole))):
             for seed in set.intersection(*(set(each[key]) for each in whole)):
                 found[part, "mean"][key][seed] = float(np.mean([each[key][seed] for each in whole]))
     return found

@@ -35,7 +35,10 @@ CURVES = (*TREES, "net_digits", "digits", "fashion_mnist")
 LEAVES = ("xgb_churn", "lgb_churn", "xgb_friedman")  # tables whose leaves count, too
 OTHERS = (
     *(f"nasbench201 {name}" for name in ("cifar10", "cifar100", "imagenet")),
-    *(f"hpolib {name}" for name in ("naval", "parkinsons", "protein", "slice")),
+    "hpolib naval_propulsion",
+    "hpolib parkinsons_telemonitoring",
+    "hpolib protein_structure",
+    "hpolib slice_localization",
 )
 WIDTHS = {"digits": (8, 32, 4, 2), "fashion_mnist": (8, 48, 8, 3)}  # of benchmarks/curves: width and its step, depth
 

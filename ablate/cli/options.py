@@ -92,14 +92,11 @@ def runs_folder(text: str | Path) -> Path:
     return Path(text)
 
 
-AUTO_PACK = 64  # trials
-
-
-def pack_size(text: object) -> int:
+def pack_size(text: object) -> int | Literal["auto"]:
     """Return the value of --pack; raise RequestError if it is neither a number from 1 nor `auto`."""
     pack = str(text)
     if pack == "auto":
-        return AUTO_PACK
+        return "auto"
     if not (pack.isascii() and pack.isdigit() and int(pack) >= 1):
         raise RequestError(f"--pack {pack}: must be a whole number from 1, or auto.")
     return int(pack)
@@ -147,8 +144,8 @@ GATHERED: dict[str, Any] = {  # by the name of a field of RunOptions, in the ord
         typer.Option(
             metavar="N|auto",
             parser=pack_size,
-            help=f"Train up to N trials of one architecture together in one worker; auto is {AUTO_PACK}. Where memory"
-            " does not suffice, N is halved.",
+            help="Train up to N trials of one architecture together in one worker; auto measures how many are"
+            " quickest.",
         ),
     ],
     "address": Annotated[

@@ -10,6 +10,7 @@ from ablate.studies.locations import Locations
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ablate.core.trainable import PackSize
 
 METRICS_HOST = "127.0.0.1"  # this machine only, because the metrics need no password
 
@@ -23,7 +24,7 @@ class RunOptions(Locations):
     gpus_per_trial: float = 1.0
     cpus_per_trial: float | None = None
     seeds_at_once: int | None = None
-    pack: int = 1
+    pack: PackSize = 1
     address: str | None = None
     autoscale: int | None = None
     device: str = "auto"
