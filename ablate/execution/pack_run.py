@@ -19,6 +19,7 @@ from ablate.execution.executor import Crowded, Failure, Outcome, Paused, Turn
 from ablate.functions.alone import Alone
 from ablate.functions.border.guarded import Guarded, GuardedFunction, GuardedPack, runs_own_code, take_notes
 from ablate.functions.memory import keep_freed_memory
+from ablate.functions.trainable import OwnTrainable
 
 TRAINERS = Registry("trainer", {})
 
@@ -119,6 +120,8 @@ class PackRun:
             more: dict[str, Any] = {} if given.trainer else {"grace_seconds": given.grace_seconds}
             if config.trainable.startswith(CODE_PREFIX):
                 more["versions"] = given.versions
+            if isinstance(trainable, OwnTrainable) and not given.trainer:
+                more["threads"] = given.threads
             if isinstance(trainable, GuardedFunction) and not given.trainer:
                 more |= _side_by_side(given, len(config.seeds))
             pack = trainable.open_pack(**place) if given.packed else Alone(train, place | more)

@@ -34,13 +34,16 @@ class Keep:
 class Stored:
     """The metrics of a report whose `checkpoint` is written (its file's name), and what `test` said of each sample.
 
-    `moved` are names of generators at the top of the user's module from which the seed has drawn.
+    `moved` are names of generators at the top of the user's module from which the seed has drawn. `diverged` says that
+    a metric of a command is not finite; `seconds` is how long a command has run.
     """
 
     metrics: Metrics
     checkpoint: str | None = None
     samples: Mapping[str, Any] = field(default_factory=dict)
     moved: tuple[str, ...] = ()
+    diverged: bool = False
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -57,7 +57,7 @@ def started(
     server = server_for(name, folder)
     process = server.start(output, trains=trains, watch=watch)
     if server.note:
-        _note("server", server.note)
+        note("server", server.note)
     return process
 
 
@@ -78,7 +78,8 @@ def take_notes() -> dict[str, str]:
     return notes
 
 
-def _note(subject: str, text: str) -> None:
+def note(subject: str, text: str) -> None:
+    """Tell the user something of the code's processes; of one subject only what is new."""
     _NOTES[subject] = text
 
 
@@ -162,13 +163,13 @@ class GuardedPack:
         try:
             self._ask(request, *arguments, limit=limit)
         except TimeoutError:
-            _note(
+            note(
                 "late",
                 f"{self._name} did not end by itself within --grace ({self._grace:g} s) after its trial, so its process"
                 " was ended. (This is said once.)",
             )
         except AblateError as error:
-            _note(str(error), f"{self._name}, after its trial had ended: {error}")
+            note(str(error), f"{self._name}, after its trial had ended: {error}")
 
 
 class _Shown:
@@ -247,7 +248,7 @@ class GuardedFunction(_Own, OwnTrainable):
         def start(output: Output, watch: Callable[[], object]) -> UserProcess:
             return started(self.name, output, watch, trains=True, folder=folder)
 
-        return train(start, config, _note, **context)
+        return train(start, config, note, **context)
 
     def remarks(
         self, task: TaskConfig, facts: DatasetFacts, settings: TrainableSettings | None, data_dir: Path | None

@@ -14,7 +14,9 @@ from ablate.core.trainable import Member, Pack, TrialContext
 from ablate.core.trial import Report, TrialConfig, TrialKey
 from ablate.functions.alone import Alone
 from ablate.functions.border.told import Told, tell
+from ablate.functions.command_seed import CommandSeed
 from ablate.functions.memory import keep_freed_memory
+from ablate.study.sections import Command
 
 
 class Inside:
@@ -36,11 +38,14 @@ class Inside:
         return getattr(self._trainable, method)(*arguments, **options)
 
     def train(self, config: TrialConfig, threads: int, files: Place, context: Mapping[str, Any]) -> None:
-        """Train the one seed of `config`; what is asked and answered meanwhile is in `functions.seed`."""
-        from ablate.functions.seed import Seed
-
+        """Train the one seed of `config`; what is asked and answered meanwhile is in `functions.seed_messages`."""
         self._use(threads)
         place: TrialContext = {**context, "pause": self._is_paused}  # type: ignore[typeddict-item]
+        if isinstance(self._trainable, Command):
+            CommandSeed(self._trainable, config, place, self._line).serve()
+            return
+        from ablate.functions.seed import Seed
+
         Seed(self._trainable.function, config, place, files, self._line).serve()
 
     def open(self, packed: bool, threads: int, place: Mapping[str, Any]) -> None:

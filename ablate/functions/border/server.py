@@ -31,6 +31,7 @@ from ablate.core.trainable import load_trainable
 from ablate.functions.border.inside import Inside
 from ablate.functions.border.told import tell
 from ablate.functions.processes import children, end_all, end_descendants, end_with_parent
+from ablate.study.sections import command_of
 
 LOOKS = 5  # for native threads, in a hundredth of a second each
 FORK_SAFE = ("jemalloc_bg_thd",)  # names of native threads that a fork may leave behind
@@ -148,7 +149,12 @@ def alone(name: str, line: int, paused: int, output: int, parent: int) -> None:
 
 
 def loaded(name: str) -> Any:
-    """Return the trainable itself, its code imported: `load_trainable` gives one that asks a process."""
+    """Return the trainable itself, its code imported: `load_trainable` gives one that asks a process.
+
+    Of a command it is what the study file says.
+    """
+    if (command := command_of(name)) is not None:
+        return command
     sys.argv = [_file_of(name)]
     with collecting_rarely():  # torch is imported
         if trainable_kind(name) != OWN_FUNCTION:

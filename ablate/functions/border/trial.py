@@ -1,4 +1,4 @@
-"""Trains a trial of a user's function: its seeds, each in a process of its own, report together epoch by epoch."""
+"""Trains a trial of a user's code: its seeds, each in a process of its own, report together epoch by epoch."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from ablate.base.errors import AblateError, PausedError, TrialError
 from ablate.base.files import SEED_STATE
 from ablate.base.sample_files import SampleValues
 from ablate.core.objectives import mean
+from ablate.core.registry import OWN_COMMAND, trainable_kind
 from ablate.core.trainable import TrialContext
 from ablate.core.trial import Report, TrialConfig
 from ablate.functions.border.process import UserProcess
@@ -24,17 +25,19 @@ from ablate.functions.seed_messages import Best, Keep, Metrics, Reported, Restor
 Start = Callable[[Output, Callable[[], object]], UserProcess]
 Note = Callable[[str, str], None]  # takes what a user is to know, by subject
 STOP_SECONDS = 2.0  # for the end of a user's code once the study itself is to end
+COMMAND_SECONDS = 8.0  # in which a command is ended whatever it does
 
 logger = logging.getLogger("ablate.functions")
 
 
 def train(start: Start, config: TrialConfig, note: Note, **context: Unpack[TrialContext]) -> Iterator[Report]:
-    """Yield the reports of a trial of a user's function; the last one of its checkpoints is offered again first.
+    """Yield the reports of a trial of a user's code; the last one of its checkpoints is offered again first.
 
-    `start` starts a process that has imported the function. Raises TrialError for a fault of the function,
-    CheckpointError and CheckpointDownError as in `training.train`, and PausedError once `pause()` is true: between two
-    batches of `run.loader` or at the beginning of an epoch. What was trained since the last report is then trained
-    again. When the caller stops, or the trial ends, so do the processes and all that they have started.
+    `start` starts a process that has imported a function, or that supervises a command. Raises TrialError for a fault
+    of the code, CheckpointError and CheckpointDownError as in `training.train`, and PausedError once `pause()` is true:
+    between two batches of `run.loader` or at the beginning of an epoch, and at any time in a command. What was trained
+    since the last report is then trained again. When the caller stops, or the trial ends, so do the processes and all
+    that they have started.
     """
     output = Output(context["checkpoints"])
     trial = _Trial(config, context, output, note)
@@ -81,13 +84,13 @@ class _Trial:
         self._seeds: list[_Seed] = []
         self._best: Best | None = None  # of the report that counts so far
         self._seconds = 0.0
+        self._is_command = trainable_kind(config.trainable) == OWN_COMMAND
 
     def begin(self, start: Start) -> None:
         """Start the processes of the seeds, and read their checkpoints."""
         context = dict(self._context)
         threads = context.pop("threads", 1)
-        for name in ("pause", "grace_seconds", "versions", "seeds_at_once"):
-            context.pop(name, None)
+        context.pop("pause")
         files = files_of(self._context["checkpoints"])
         for number in self._config.seeds:
             seed = _Seed(number, start(self._output, self._output.trim))
@@ -121,14 +124,14 @@ class _Trial:
 
     def tested(self) -> Iterator[Report]:
         """Yield the report of the evaluated trial that counts with what `test` says of its networks."""
+        stored: list[Stored] = []
         for group in self._groups(self._seeds):
             for seed in group:
                 seed.send("test")
             for seed in group:
                 counted, found = self._receive(seed)
                 seed.epoch, metrics = counted.epoch, {**counted.metrics[0], **found.metrics}
-                seed.restored = replace(_known(seed), stored=Stored(metrics=metrics, samples=found.samples))
-        stored = [_known(seed).stored for seed in self._seeds]
+                stored.append(Stored(metrics=metrics, samples=found.samples))
         self._keep_samples(stored)
         yield Report(
             epoch=min(seed.epoch for seed in self._seeds),
@@ -184,6 +187,7 @@ class _Trial:
         for each in found:
             if each.moved:
                 self._note("moved", _moved_text(each.moved))
+        self._seconds = max((each.seconds for each in found if each.seconds is not None), default=self._seconds)
         return found
 
     def _report(self, epoch: int, stored: Sequence[Stored]) -> Report:
@@ -191,8 +195,15 @@ class _Trial:
         self._keep_samples(stored)
         named = stored[0].checkpoint
         place = None if named is None else f"{SEED_STATE}{self._config.seeds[0]}/{named}"
-        metrics = tuple(each.metrics for each in stored)
-        return Report(epoch=epoch, metrics=metrics, wall_seconds=self._seconds, final=final, checkpoint=place)
+        gone = tuple(each.diverged for each in stored)
+        return Report(
+            epoch=epoch,
+            metrics=tuple(each.metrics for each in stored),
+            wall_seconds=self._seconds,
+            final=final,
+            checkpoint=place,
+            diverged=gone if any(gone) else (),
+        )
 
     def _keep_samples(self, stored: Sequence[Stored]) -> None:
         """Write what `test` said of each sample, of the metrics for which every seed has equally many samples."""
@@ -213,8 +224,11 @@ class _Trial:
             self._await_ends(group, self.grace)
 
     def stop(self, limit: Callable[[], float]) -> None:
-        """Stop the functions that wait at a report, at which their `finally` blocks run; end those that do not."""
-        waiting = [seed for seed in self._seeds if seed.waits and seed.process.alive]
+        """Stop the functions that wait at a report, at which their `finally` blocks run; end those that do not.
+
+        A command can be told to end at any time.
+        """
+        waiting = [seed for seed in self._seeds if (seed.waits or self._is_command) and seed.process.alive]
         for seed in waiting:
             seed.send("stop")
         self._await_ends(waiting, limit)
@@ -226,9 +240,13 @@ class _Trial:
 
     def _await_ends(self, seeds: Sequence[_Seed], limit: Callable[[], float]) -> None:
         begun = monotonic()
+
+        def left() -> float:
+            return (COMMAND_SECONDS if self._is_command else limit()) - (monotonic() - begun)
+
         for seed in seeds:
             try:
-                seed.receive(limit=lambda: limit() - (monotonic() - begun), watch=self._output.trim)
+                seed.receive(limit=left, watch=self._output.trim)
             except TimeoutError:
                 self._note(
                     "late",
