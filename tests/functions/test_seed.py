@@ -402,7 +402,7 @@ def test_what_a_function_raises_when_it_is_stopped_is_one_line() -> None:
     next(running)
     running.close()
     (line,) = notes.values()
-    assert re.search(here(-6) + "KeyError: 'lost'", line)
+    assert re.search(here(-7) + "KeyError: 'lost'", line)
 
 
 def test_the_first_error_is_the_one_that_counts() -> None:
