@@ -178,8 +178,6 @@ def _search(study: Study, text: str, options: RunOptions, console: Console, tell
             report, unshown = _run(engine, executor, ledger, writer, options, console, count, tell)
             if study.campaign is not None:  # its commands say what was found
                 return FinishedStudy(study=study, home=home, report=report)
-            if found is not None:
-                _say(console, resumption.end_text(found, ledger, engine.returns()))
         snapshot = with_files(ledger.snapshot(study.name), options)
         console.print(results_of(study, snapshot))
         for line in (*ended_early_lines(Results.of(study, snapshot)), *unshown):
