@@ -18,7 +18,8 @@ def checkout(version: Version, folder: Path, *, link: Sequence[str] = ()) -> Pat
     """Return the worktree of a version, `folder/TREE`; it is made, or made again if it is damaged or deleted.
 
     `link` names ignored files or folders of the repository's own checkout, relative to the folder of the study: the
-    worktree has symbolic links to them. Raises RequestError if a link cannot be made, for a submodule, or if git refuses.
+    worktree has symbolic links to them. Raises RequestError for a submodule, if a link cannot be made, or if git
+    refuses.
     """
     place = folder.absolute() / version.tree[:SHORT]
     refuse_unmakeable(version, link)
