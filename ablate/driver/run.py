@@ -39,7 +39,7 @@ from ablate.base.redaction import error_text, redact_url
 from ablate.core.config import DatasetFacts
 from ablate.core.objectives import stopped_text
 from ablate.core.trainable import Trainable
-from ablate.core.trial import TrialKey, TrialState, checkpoint_folder
+from ablate.core.trial import TrialConfig, TrialState, checkpoint_folder, seed_place
 from ablate.driver import resume as resumption
 from ablate.driver import warm_start
 from ablate.driver.again import retry_unreported, unreported
@@ -356,11 +356,12 @@ def _held(
     )
 
 
-def _discard(root: Place, key: TrialKey, epoch: int) -> None:
+def _discard(root: Place, config: TrialConfig, epoch: int) -> None:
     from ablate.engine.training import checkpoint  # imports torch
 
-    folder = checkpoint_folder(root, key)
-    checkpoint.discard(folder, epoch)
+    folder = checkpoint_folder(root, config.key)
+    for place in (folder, *(seed_place(folder, seed) for seed in config.seeds)):
+        checkpoint.discard(place, epoch)
     forget_records(folder)
     if epoch == 0 and (disk := disk_path(folder)) is not None:
         for files in disk.glob(f"{SEED_FOLDER}*"):

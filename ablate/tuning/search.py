@@ -50,7 +50,7 @@ class Search(SearchStages):
         facts_of: Callable[[str], DatasetFacts],
         group_key: GroupKey = alone,
         patience: Patience = PATIENCE,
-        discard: Callable[[TrialKey, int], None] = lambda key, epoch: None,
+        discard: Callable[[TrialConfig, int], None] = lambda config, epoch: None,
         prepare: Callable[[str], None] = lambda trainable: None,
         keep_going: bool = True,
         gpus_per_trial: float = 1.0,
@@ -138,7 +138,7 @@ class Search(SearchStages):
                 try:
                     require_objectives(subsearch, trial, report)
                 except StudyFailedError:
-                    self._requests.discard(key, report.epoch)  # repaired code is to make the report again
+                    self._requests.discard(trial.config, report.epoch)  # repaired code is to make the report again
                     raise
             decision, state, error = judge(subsearch, trial, report)
             event = self._requests.pruned(subsearch, key.number) if state is None else None

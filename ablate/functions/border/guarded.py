@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 SIZE_SECONDS = 60.0  # in which `size` has to answer a message, of which its first configuration takes most
 # by code version, trainable, id of this process (a fork of it starts its own), folder, search path
 _SERVERS: dict[tuple[object, ...], Server] = {}
+_QUESTIONS: dict[Server, _Questions] = {}
 _NOTES: dict[str, str] = {}  # for the user by subject, not yet taken
 
 
@@ -66,6 +67,10 @@ def end_processes() -> None:
     for server in _SERVERS.values():
         server.end()
     _SERVERS.clear()
+    for asked in _QUESTIONS.values():
+        asked.process.end()
+        asked.close()
+    _QUESTIONS.clear()
 
 
 atexit.register(end_processes)
@@ -172,40 +177,51 @@ class GuardedPack:
             note(str(error), f"{self._name}, after its trial had ended: {error}")
 
 
-class _Shown:
-    """The output of a question about the code: shown where messages go while it is asked, or dropped."""
+class _Questions:
+    """A process that answers questions about the code; what it prints is shown where messages go, or dropped."""
 
-    def __init__(self, *, shown: bool) -> None:
-        self.output, self._place, self._shown = Output(None), 0, shown
+    def __init__(self, name: str, *, shown: bool) -> None:
+        self._output, self._place, self.shown = Output(None), 0, shown
+        try:
+            self.process = started(name, self._output, self.show, trains=False)
+        except BaseException:
+            self.close()
+            raise
 
     def show(self) -> None:
         """Show what was printed since the last time."""
-        content = os.pread(self.output.descriptor, 2**24, self._place)
+        content = os.pread(self._output.descriptor, 2**24, self._place)
         self._place += len(content)
-        if content and self._shown:
+        if content and self.shown:
             sys.stderr.write(content.decode(errors="replace"))
             sys.stderr.flush()
+
+    def close(self) -> None:
+        """Show what is left; the process has ended."""
+        self.show()
+        self._output.close()
 
 
 def _asked(
     name: str, method: str, *arguments: Any, limit: Callable[[], float | None] = lambda: None, **named: Any
 ) -> Any:
-    """Return what a method of a trainable returns in a process of its own; raise RegistryError if that ends.
+    """Return what a method of a trainable returns in a process of the user's; raise RegistryError if that ends.
 
     What is printed is shown while the code is imported and checked, once, and not while a search asks about sizes.
     """
-    shown = _Shown(shown=method in ("check", "describe"))
-    process = None
+    shown, server = method in ("check", "describe"), server_for(name)
+    asked = _QUESTIONS.get(server)
     try:
-        process = started(name, shown.output, shown.show, trains=False)
-        return process.ask("call", method, arguments, named, watch=shown.show, limit=limit)
+        if asked is None or not asked.process.alive:
+            asked = _QUESTIONS[server] = _Questions(name, shown=shown)
+        asked.shown = shown
+        return asked.process.ask("call", method, arguments, named, watch=asked.show, limit=limit)
     except TrialError as error:
         raise RegistryError(f"trainable {name!r}: {error}") from error
     finally:
-        if process is not None:
-            process.end()
-        shown.show()
-        shown.output.close()
+        if asked is not None and not asked.process.alive:
+            _QUESTIONS.pop(server, None)
+            asked.close()
 
 
 def _within(seconds: float, name: str, settings: Sequence[FunctionSettings]) -> Sequence[Sized]:
