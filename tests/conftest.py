@@ -20,9 +20,10 @@ __all__ = ["postgres_server", "s3_server", "s3_store", "storage"]
 TESTS = Path(__file__).parent
 LONG = {  # files that take more than five seconds
     "cli/test_cluster", "cli/test_new_from", "cli/test_parts", "cli/test_process", "cli/test_variants",
-    "cli/test_verdict", "driver/test_hostile_requests", "driver/test_requests", "functions/test_call",
+    "cli/test_verdict", "driver/test_hostile_requests", "driver/test_requests", "functions/border/test_state",
+    "functions/test_seed", "functions/test_trial",
     "functions/test_command", "functions/test_command_continues", "functions/test_command_process",
-    "functions/test_process_state", "functions/test_sizing", "kubernetes/test_preflight",
+    "functions/test_sizing", "kubernetes/test_preflight",
     "results/comparison/test_verdicts", "results/front/test_answer", "results/importance/test_importance",
     "results/importance/test_wording", "results/report/test_figure_files", "results/statistics/test_calibration",
     "studies/test_export", "studies/test_live", "study/test_options", "tuning/sampling/test_bounded_history",

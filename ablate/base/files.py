@@ -40,6 +40,7 @@ STUDY_FOLDERS = (
     "wandb",
 )  # in a study's home
 SEED_FOLDER = "seed-"  # and the seed: the folder of files that the user's code keeps, in a trial's checkpoint folder
+SEED_STATE = "state-"  # and the seed: the folder of its checkpoints, in that of the trial
 
 
 def below(place: Place, *names: str) -> Place:
@@ -99,8 +100,8 @@ def open_trial(place: Place) -> Folder:
 
 
 def home_of(trial: Path) -> Path:
-    """Return the study's home, in which a trial's folder lies."""
-    return trial.absolute().parents[2]
+    """Return the study's home, in which the folder of a trial, or of the checkpoints of one of its seeds, lies."""
+    return trial.absolute().parents[3 if trial.name.startswith(SEED_STATE) else 2]
 
 
 def disk_path(place: Place) -> Path | None:

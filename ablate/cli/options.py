@@ -133,6 +133,12 @@ GATHERED: dict[str, Any] = {  # by the name of a field of RunOptions, in the ord
         float | None,
         typer.Option(min=0.01, help="CPUs per trial. (default: 1, or less where GPUs would stay idle)"),
     ],
+    "seeds_at_once": Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Seeds of one trial of your function that train side by side. (default: the trial's CPUs)"
+        ),
+    ],
     "pack": Annotated[
         str,
         typer.Option(

@@ -206,7 +206,7 @@ OWN_TRAINABLES = Registry(
     "trainable",
     {
         OWN_FUNCTION: "ablate.functions.border.guarded:GuardedFunction",
-        OWN_COMMAND: "ablate.functions.command:CommandTrainable",
+        OWN_COMMAND: "ablate.functions.border.command:CommandTrainable",
     },
 )
 OWN_FUNCTIONS = Registry("trainable", {})

@@ -103,7 +103,9 @@ class TrialContext(TypedDict):
 
     `checkpoints` is the trial's folder, None to write no checkpoint; `attempt` counts how often the trial was handed
     out, from 1; `pause` is asked whether the trial is to stop at its next checkpoint. A user's code that runs on after
-    its last report is ended after `grace_seconds`. `versions` holds the folders of code versions.
+    its last report is ended after `grace_seconds`. `versions` holds the folders of code versions. `seeds_at_once`
+    seeds of a user's function train side by side, each with `threads`. `environment` is that of a user's command, whose
+    lines are marked with its seed if `marks`.
     """
 
     data_dir: Path | None
@@ -113,6 +115,10 @@ class TrialContext(TypedDict):
     pause: Callable[[], bool]
     grace_seconds: NotRequired[float]
     versions: NotRequired[Path | None]
+    threads: NotRequired[int]
+    seeds_at_once: NotRequired[int]
+    environment: NotRequired[Mapping[str, str]]
+    marks: NotRequired[bool]
 
 
 @dataclass(frozen=True, kw_only=True)

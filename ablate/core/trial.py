@@ -8,7 +8,7 @@ from enum import StrEnum
 from hashlib import sha256
 from typing import Any, Literal
 
-from ablate.base.files import Place, below
+from ablate.base.files import SEED_STATE, Place, below
 from ablate.core.config import Protocol, TaskConfig, TrainableSettings
 from ablate.core.objectives import BestReport, mean
 from ablate.core.registry import FAMILY, read_task, trainable_settings
@@ -179,3 +179,8 @@ class Report:
 def checkpoint_folder(root: Place, key: TrialKey) -> Place:
     """Return the folder of a trial's checkpoints below `root`: the study's home, or its place in an object store."""
     return below(root, "checkpoints", key.dataset, f"{key.number:06d}")
+
+
+def seed_place(trial: Place, seed: int) -> Place:
+    """Return the folder of the checkpoints of one seed, of a trial whose seeds have their own."""
+    return below(trial, f"{SEED_STATE}{seed}")

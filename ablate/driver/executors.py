@@ -88,7 +88,10 @@ def _ray_executor(options: RunOptions, home: Path, store: Place, code: tuple[Pat
 
 def _shared(options: RunOptions) -> dict[str, Any]:
     """Return the options that both executors take."""
-    return {name: getattr(options, name) for name in ("data_dir", "device", "trainer", "pack", "grace_seconds")}
+    return {
+        name: getattr(options, name)
+        for name in ("data_dir", "device", "trainer", "pack", "grace_seconds", "seeds_at_once")
+    }
 
 
 def _refuse_what_is_elsewhere(options: RunOptions) -> None:

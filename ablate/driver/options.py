@@ -23,6 +23,7 @@ class RunOptions(Locations):
     gpus: int | None = None
     gpus_per_trial: float = 1.0
     cpus_per_trial: float | None = None
+    seeds_at_once: int | None = None
     pack: PackSize = 1
     address: str | None = None
     autoscale: int | None = None

@@ -1,4 +1,4 @@
-"""Resumes a study: checks its file, reads its state from the ledger, states what the interruption cost."""
+"""Resumes a study: checks its file, reads its state from the ledger, says what continues."""
 
 from __future__ import annotations
 
@@ -8,18 +8,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from ablate.base.errors import LedgerHeldError, StudyMismatchError
-from ablate.core.trial import TrialKey, TrialState
+from ablate.core.trial import TrialKey
 from ablate.ledger import EventRecord, Ledger, ReportRecord, StudyWriter, TrialRecord
 from ablate.ledger.requests import REQUESTED
 from ablate.study import Study, difference, parse_study
 from ablate.study.tuning_seeds import is_tuned_alike
-from ablate.tuning import Resumption
 from ablate.tuning.state.trial_progress import DRIVER_STARTED
 
 LISTED = 5  # trials named one by one
 LONGEST_WAIT = 90.0  # the longest lease, in seconds, that is waited for
 POLL_SECONDS = 1.0
-ReportKey = tuple[TrialKey, int, int]  # trial, epoch, replicate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +31,7 @@ class Found:
 
     study: str
     unit: str
-    trials: frozenset[TrialKey]
-    reports: frozenset[ReportKey]
+    trials: int
     finished: int
     waiting: int
     begun: tuple[tuple[TrialKey, int], ...]
@@ -177,8 +174,7 @@ def find(ledger: Ledger, study: Study) -> Found | None:
     return Found(
         study=study.name,
         unit=study.unit,
-        trials=frozenset(t.key for t in trials),
-        reports=frozenset((r.key, r.epoch, r.replicate) for r in reports),
+        trials=len(trials),
         finished=sum(t.state.finished for t in trials),
         waiting=sum(t.attempt == 0 for t in open_trials),
         begun=tuple((t.key, t.epochs_done) for t in begun),
@@ -189,8 +185,8 @@ def find(ledger: Ledger, study: Study) -> Found | None:
 
 def start_text(found: Found, *, now: float) -> str:
     """Return a text on what was found and from where trials continue; `now` is in UTC epoch seconds."""
-    counts = [f"{_trials(len(found.trials))} in the ledger"]
-    counts.append("all finished" if found.finished == len(found.trials) else f"{found.finished} finished")
+    counts = [f"{_trials(found.trials)} in the ledger"]
+    counts.append("all finished" if found.finished == found.trials else f"{found.finished} finished")
     if found.waiting:
         counts.append(f"{found.waiting} waiting for a first start")
     lines = [f"Study {found.study!r} continues: {', '.join(counts)}."]
@@ -202,43 +198,6 @@ def start_text(found: Found, *, now: float) -> str:
     who = found.last_holder or "an earlier driver"
     lines.append(f"The last commit was {_ago(now - found.last_at)} ago ({when}), by {who}.")
     return "\n".join(lines)
-
-
-def end_text(found: Found, ledger: Ledger, returns: Iterable[Resumption]) -> str:
-    """Return a text on how the trials that were in training continued, and on what was lost."""
-    after = ledger.snapshot(found.study)
-    trials, reports = after.trials, after.reports
-    by_key: dict[TrialKey, list[Resumption]] = {}
-    for one in returns:
-        by_key.setdefault(one.key, []).append(one)
-    back = [one for own in by_key.values() for one in own if one.repeated]
-    set_back = {one.key for one in back}
-    straight = len(by_key) - len(set_back)
-    parts = [f"{_trials(straight)} continued from {'its' if straight == 1 else 'their'} last committed {found.unit}"]
-    if back:
-        parts.append(_back_text(back, found.unit, several=len(set_back) > 1))
-    gone = {t.key for t in trials if t.state is TrialState.FAIL} & {key for key, _ in found.begun} - by_key.keys()
-    if gone:
-        named = [f"{key.dataset} {key.number}" for key in sorted(gone)]
-        parts.append(f"{len(gone)} given up ({_list(named)})")
-    if not by_key and not gone:
-        parts = ["nothing was in training"]
-    lost_trials = len(found.trials - {t.key for t in trials})
-    lost_reports = len(found.reports - {(r.key, r.epoch, r.replicate) for r in reports})
-    repeated = sum(one.repeated for one in back)
-    lost = f"{_count(lost_trials, 'trial')}, {_count(lost_reports, 'report')}"
-    training = f"{_count(repeated, found.unit)} of training" + " to repeat" * bool(repeated)
-    return f"Resumed: {', '.join(parts)}; lost: {lost}, {training}."
-
-
-def _back_text(back: Sequence[Resumption], unit: str, *, several: bool) -> str:
-    steps = [f"{one.key.dataset} {one.key.number} from {unit} {one.committed} to {one.continued}" for one in back]
-    if several:
-        reason = "their newest checkpoints were damaged or missing"
-        return f"{len({one.key for one in back})} went back ({_list(steps)}: {reason})"
-    steps = [f"from {unit} {one.committed} to {one.continued}" for one in back]
-    who = f"{back[0].key.dataset} {back[0].key.number}"
-    return f"1 went back {_list(steps)} ({who}: its newest checkpoint was damaged or missing)"
 
 
 def _last_commit(
@@ -262,10 +221,6 @@ def _list(named: Sequence[str]) -> str:
 
 def _trials(count: int) -> str:
     return f"{count} trial{'s' * (count != 1)}"
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count or 'no'} {noun}{'s' * (count > 1)}"
 
 
 def _ago(seconds: float) -> str:

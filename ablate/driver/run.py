@@ -39,7 +39,7 @@ from ablate.base.redaction import error_text, redact_url
 from ablate.core.config import DatasetFacts
 from ablate.core.objectives import stopped_text
 from ablate.core.trainable import Trainable
-from ablate.core.trial import TrialKey, TrialState, checkpoint_folder
+from ablate.core.trial import TrialConfig, TrialState, checkpoint_folder, seed_place
 from ablate.driver import resume as resumption
 from ablate.driver import warm_start
 from ablate.driver.again import retry_unreported, unreported
@@ -178,8 +178,6 @@ def _search(study: Study, text: str, options: RunOptions, console: Console, tell
             report, unshown = _run(engine, executor, ledger, writer, options, console, count, tell)
             if study.campaign is not None:  # its commands say what was found
                 return FinishedStudy(study=study, home=home, report=report)
-            if found is not None:
-                _say(console, resumption.end_text(found, ledger, engine.returns()))
         snapshot = with_files(ledger.snapshot(study.name), options)
         console.print(results_of(study, snapshot))
         for line in (*ended_early_lines(Results.of(study, snapshot)), *unshown):
@@ -358,11 +356,12 @@ def _held(
     )
 
 
-def _discard(root: Place, key: TrialKey, epoch: int) -> None:
+def _discard(root: Place, config: TrialConfig, epoch: int) -> None:
     from ablate.engine.training import checkpoint  # imports torch
 
-    folder = checkpoint_folder(root, key)
-    checkpoint.discard(folder, epoch)
+    folder = checkpoint_folder(root, config.key)
+    for place in (folder, *(seed_place(folder, seed) for seed in config.seeds)):
+        checkpoint.discard(place, epoch)
     forget_records(folder)
     if epoch == 0 and (disk := disk_path(folder)) is not None:
         for files in disk.glob(f"{SEED_FOLDER}*"):

@@ -34,6 +34,7 @@ class LocalExecutor:
     threads: int = 1
     pack: PackSize = 1
     grace_seconds: float = 25.0
+    seeds_at_once: int | None = None
 
     def run(self, search: Search, *, on_event: Callable[[], None]) -> None:
         """Run `search` as `Executor.run` describes."""
@@ -54,6 +55,7 @@ class LocalExecutor:
                     device=device,
                     trainer=self.trainer,
                     threads=self.threads,
+                    seeds_at_once=self.seeds_at_once,
                     packed=pack.packed,
                     measure=pack.measures,
                     versions=self.home.absolute() / VERSIONS,

@@ -12,14 +12,14 @@ from typing import Any
 from ablate.base.errors import PausedError
 from ablate.base.garbage import collecting_rarely
 from ablate.core.code_version import CODE_PREFIX, base_trainable
-from ablate.core.registry import Registry
+from ablate.core.registry import OWN_FUNCTION, Registry, trainable_kind
 from ablate.core.trainable import Member, Pack, load_trainable
 from ablate.core.trial import Report, TrialKey
 from ablate.execution.executor import Crowded, Failure, Outcome, Paused, Turn
 from ablate.functions.alone import Alone
-from ablate.functions.border.guarded import Guarded, GuardedPack, processes_of, runs_own_code, take_notes
-from ablate.functions.code_folder import CodeFolder
+from ablate.functions.border.guarded import Guarded, GuardedFunction, GuardedPack, runs_own_code, take_notes
 from ablate.functions.memory import keep_freed_memory
+from ablate.functions.trainable import OwnTrainable
 
 TRAINERS = Registry("trainer", {})
 
@@ -40,6 +40,7 @@ class Assignment:
     device: str
     trainer: str | None
     threads: int
+    seeds_at_once: int | None = None
     packed: bool = False
     measure: int = 0
     search_path: tuple[str, ...] = ()
@@ -110,8 +111,6 @@ class PackRun:
                 threads=given.threads,
                 grace_seconds=given.grace_seconds,
                 place=place,
-                processes=processes_of(config),
-                folder=CodeFolder.of(config.trainable, given.versions),
             )
         else:
             trainable = load_trainable(config.trainable)
@@ -121,6 +120,10 @@ class PackRun:
             more: dict[str, Any] = {} if given.trainer else {"grace_seconds": given.grace_seconds}
             if config.trainable.startswith(CODE_PREFIX):
                 more["versions"] = given.versions
+            if isinstance(trainable, OwnTrainable) and not given.trainer:
+                more["threads"] = given.threads
+            if isinstance(trainable, GuardedFunction) and not given.trainer:
+                more |= _side_by_side(given, len(config.seeds))
             pack = trainable.open_pack(**place) if given.packed else Alone(train, place | more)
         self._pack = pack  # before the trials are added, so that it is closed whatever they do
         pack.add(given.members)
@@ -128,8 +131,10 @@ class PackRun:
 
     @property
     def _guarded(self) -> bool:
-        """Whether the trials run a user's code, which a process of its own then runs."""
-        return self._assignment.trainer is None and runs_own_code(self._assignment.members[0].config)
+        """Whether the built-in trainer runs a user's code, which a process of its own then runs."""
+        config = self._assignment.members[0].config
+        own = trainable_kind(base_trainable(config.trainable)) == OWN_FUNCTION
+        return self._assignment.trainer is None and not own and runs_own_code(config)
 
     def _measured(self) -> Turn:
         given = self._assignment
@@ -156,3 +161,13 @@ def outcome_of(found: Report | Exception) -> Outcome:
     if isinstance(found, Report):
         return found
     return Paused() if isinstance(found, PausedError) else Failure.of(found)
+
+
+def _side_by_side(given: Assignment, seeds: int) -> dict[str, int]:
+    """Return how many of a trial's seeds train at the same time, and on how many threads each.
+
+    Without a number it is one for each thread of the trial; on a GPU it is one, as each seed has a context of its own.
+    """
+    count = given.seeds_at_once or (given.threads if given.device == "cpu" else 1)
+    at_once = min(count, seeds)
+    return {"seeds_at_once": at_once, "threads": max(given.threads // at_once, 1)}

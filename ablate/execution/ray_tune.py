@@ -61,6 +61,7 @@ class RayExecutor:
     pack: PackSize = 1
     code: tuple[Path, ...] = ()
     grace_seconds: float = 25.0
+    seeds_at_once: int | None = None
 
     def check(self) -> None:
         """Raise ResourceError if this machine, or the cluster at `address`, cannot hold one trial.
@@ -156,6 +157,7 @@ class RayExecutor:
             device=device,
             trainer=self.trainer,
             threads=held.threads,
+            seeds_at_once=self.seeds_at_once,
             packed=pack.packed,
             measure=pack.measures,
             search_path=tuple(sys.path),

@@ -8,15 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import (
-    DataLoader,
-    Dataset,
-    DistributedSampler,
-    IterableDataset,
-    RandomSampler,
-    Sampler,
-    SequentialSampler,
-)
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from ablate.base.errors import TrialError
 
@@ -47,29 +39,8 @@ class Batches:
             yield batch
 
 
-class Share:
-    """The indices, or batches of them, that a rank reads of those that a sampler draws.
-
-    The first ones are read twice where they cannot be divided evenly.
-    """
-
-    def __init__(self, drawn: Any, rank: int, world: int) -> None:
-        self._drawn, self._rank, self._world = drawn, rank, world
-
-    def __len__(self) -> int:
-        """Return how many there are."""
-        return -(-len(self._drawn) // self._world)
-
-    def __iter__(self) -> Iterator[Any]:
-        """Yield them in the sampler's order."""
-        drawn = list(self._drawn)
-        yield from (drawn + drawn[: -len(drawn) % self._world])[self._rank :: self._world]
-
-
-def keyed_loader(
-    dataset: Dataset[Any], order: torch.Generator, options: Mapping[str, Any], *, rank: int, world: int
-) -> DataLoader[Any]:
-    """Return a rank's DataLoader with `options`, those of one, whose order is drawn from `order`.
+def keyed_loader(dataset: Dataset[Any], order: torch.Generator, options: Mapping[str, Any]) -> DataLoader[Any]:
+    """Return a DataLoader with `options`, those of one, whose order is drawn from `order`.
 
     Without a sampler the samples of a data set that has an order are shuffled. Samplers of torch draw from `order`. An
     IterableDataset is read as it is.
@@ -78,19 +49,8 @@ def keyed_loader(
     for name in SAMPLERS:
         if name in given:
             given[name] = _keyed(given[name], order)
-    if not isinstance(dataset, IterableDataset):
-        if not given.keys() & SAMPLERS:
-            given.setdefault("shuffle", True)
-            if world > 1:
-                shuffled = given.pop("shuffle")
-                given["sampler"] = (
-                    RandomSampler(dataset, generator=order)  # type: ignore[arg-type]
-                    if shuffled
-                    else SequentialSampler(dataset)  # type: ignore[arg-type]
-                )
-        for name in given.keys() & SAMPLERS if world > 1 else ():
-            if not isinstance(given[name], DistributedSampler):
-                given[name] = Share(given[name], rank, world)
+    if not isinstance(dataset, IterableDataset) and not given.keys() & SAMPLERS:
+        given.setdefault("shuffle", True)
     return DataLoader(dataset, generator=order, **given)
 
 

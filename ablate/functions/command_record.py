@@ -23,7 +23,8 @@ class Record(BaseModel):
     """The reports of one seed, its values of the test split, and whether its command has ended by itself.
 
     `printed` holds all values of the test split, each with its epoch; without a pattern of it, with its number from 1.
-    `owner` is that of its trial.
+    `owner` is that of its trial, and `counted` the epoch of the report that counts once the trial is complete
+    (None: the last).
     """
 
     model_config = FROZEN | {"allow_inf_nan": True, "ser_json_inf_nan": "constants"}
@@ -34,6 +35,7 @@ class Record(BaseModel):
     printed: dict[str, tuple[tuple[float, float], ...]] = {}
     seconds: float = 0.0
     ended: bool = False
+    counted: int | None = None
 
     def report(self, place: int) -> SeedReport:
         """Return a report by its place, -1 for the last, which stays if the command has ended before."""

@@ -1,9 +1,12 @@
-"""What a trial prints, kept as a file beside its checkpoints; and the durable folder of each of its seeds."""
+"""What a trial prints, which is a file beside its checkpoints; and the durable folder of each of its seeds."""
 
 from __future__ import annotations
 
 import atexit
+import errno
 import logging
+import os
+import stat
 import tempfile
 import threading
 import time
@@ -20,7 +23,8 @@ from ablate.core.trial import OUTPUT as OUTPUT
 from ablate.functions.terminal import terminal_line
 
 KEPT_BYTES = 2**20  # of the newest output
-DISK_SECONDS, STORE_SECONDS = 1.0, 30.0  # between two writes of the file
+STORE_SECONDS = 30.0  # between two writes to an object store
+APPEND = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 logger = logging.getLogger("ablate.functions")
 
@@ -30,74 +34,94 @@ def ended_early_text(epochs: int, length: int) -> str:
     return f"ended by itself after {epochs} of {length} epochs: its last report is that of the whole training"
 
 
-class OutputLog:
-    """Keeps the newest output of a trial in memory and in a file of its checkpoint folder; safe for threads.
+class Output:
+    """The output of a trial: `descriptor` is the standard output and error of the processes that train it.
 
-    The file begins with what earlier attempts have written. It is written at most once a second on a disk, and every
-    30 seconds in an object store. A place that cannot be read or written is logged once and never ends a trial. With
-    `place=None` the output stays in memory.
+    On a disk it is the file itself in the trial's checkpoint folder, which goes on after what earlier attempts have
+    written. Whoever waits for the trial calls `trim`, which keeps the newest megabyte. For an object store, for
+    `place=None`, or where the file cannot be written, which is logged and ends no trial, it is in memory.
     """
 
     def __init__(self, place: Place | None) -> None:
-        self._place = place
-        self._interval = STORE_SECONDS if place is not None and disk_path(place) is None else DISK_SECONDS
-        self._lock = threading.RLock()
-        self._timer: threading.Timer | None = None
-        self._written = time.monotonic()
-        self._changed = self._warned = False
-        self._kept = bytearray(self._earlier())
+        self._place, self._uploaded = place, time.monotonic()
+        self._stored = place is not None and disk_path(place) is None
+        self._lock = threading.Lock()
+        self.descriptor = self._file()
 
     def write(self, content: bytes) -> None:
-        """Append `content`; the file gets it within the interval of the place, without a wait of the caller."""
-        with self._lock:
-            self._kept += content
-            if len(self._kept) > 2 * KEPT_BYTES:  # cut rarely, so that every byte is moved once
-                del self._kept[:-KEPT_BYTES]
-            self._changed = self._changed or bool(content)
-            if self._place is not None and self._changed and self._timer is None:
-                due = self._written + self._interval - time.monotonic()
-                self._timer = threading.Timer(max(due, 0.0), self.flush)
-                self._timer.daemon = True
-                self._timer.start()
+        """Append `content`."""
+        view = memoryview(content)
+        while view:
+            view = view[os.write(self.descriptor, view) :]
 
-    def flush(self) -> None:
-        """Write the file now if it lacks output."""
+    def tail(self, count: int) -> bytes:
+        """Return the last bytes, at most `count`."""
+        size = os.fstat(self.descriptor).st_size
+        return os.pread(self.descriptor, count, max(size - count, 0))
+
+    def trim(self, *, least: int = 2 * KEPT_BYTES) -> None:
+        """Cut the output to its newest part if it has `least` bytes or more; send it to an object store when due."""
         with self._lock:
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
-            if self._place is None or not self._changed:
-                return
-            try:
-                open_trial(self._place).write(OUTPUT, bytes(self._kept[-KEPT_BYTES:]))
-                self._changed = False
-            except FileNotFoundError:
-                pass  # the study's folder is gone, which ends the study
-            except OSError as error:
-                self._warn("written", error)
-            self._written = time.monotonic()
+            if os.fstat(self.descriptor).st_size >= least:
+                kept = self.tail(KEPT_BYTES)
+                os.ftruncate(self.descriptor, 0)  # what is written goes to the end, wherever that is
+                self.write(kept)
+            if self._stored and time.monotonic() - self._uploaded > STORE_SECONDS:
+                self._upload()
 
     def close(self) -> None:
-        """Write the file a last time."""
-        self.flush()
+        """Cut the output to its newest part, and close it."""
+        self.trim(least=KEPT_BYTES + 1)
+        if self._stored:
+            self._upload()
+        os.close(self.descriptor)
+
+    def _file(self) -> int:
+        disk = None if self._place is None else disk_path(self._place)
+        if disk is not None:
+            try:
+                DiskFolder(disk, home=home_of(disk)).make()
+                if stat.S_ISREG(os.fstat(number := os.open(disk / OUTPUT, APPEND, 0o666)).st_mode):
+                    return number
+                raise OSError(errno.EINVAL, "not a regular file", str(disk / OUTPUT))
+            except OSError as error:
+                self._warn(error)
+        memory = os.memfd_create(OUTPUT)
+        os.set_blocking(memory, True)
+        return _appending(memory, self._earlier() if self._stored else b"")
 
     def _earlier(self) -> bytes:
-        if self._place is None:
-            return b""
+        assert self._place is not None
         try:
             return open_folder(self._place).read(OUTPUT)[-KEPT_BYTES:]
         except FileNotFoundError:
             return b""
         except OSError as error:
-            self._warn("read", error)
+            self._warn(error)
             return b""
 
-    def _warn(self, what: str, error: OSError) -> None:
-        if not self._warned:
-            self._warned = True
-            assert self._place is not None
-            where = f"{redact_url(self._place)}/{OUTPUT}"
-            logger.warning("%s: output cannot be %s: %s", where, what, error_text(error, self._place))
+    def _upload(self) -> None:
+        assert self._place is not None
+        content, self._uploaded = self.tail(KEPT_BYTES), time.monotonic()
+        if not content:
+            return
+        try:
+            open_trial(self._place).write(OUTPUT, content)
+        except OSError as error:
+            self._warn(error)
+
+    def _warn(self, error: OSError) -> None:
+        assert self._place is not None
+        where = f"{redact_url(self._place)}/{OUTPUT}"
+        logger.warning("%s: output cannot be kept: %s", where, error_text(error, self._place))
+
+
+def _appending(memory: int, content: bytes) -> int:
+    """Return a descriptor that appends to a file in memory, which begins with `content`."""
+    os.write(memory, content)
+    descriptor = os.open(f"/proc/self/fd/{memory}", os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+    os.close(memory)
+    return descriptor
 
 
 def read_output(place: Place) -> str:
@@ -116,20 +140,26 @@ def read_output(place: Place) -> str:
 def seed_folder(checkpoints: Place | None, seed: int) -> Path:
     """Return the folder of a trial's seed for files of the user's code, and create it.
 
-    It is `seed-SEED` in the trial's checkpoint folder if that is on a disk. For an object store, or without
-    checkpoints, it is a folder of this machine that is removed with the process: nothing in it outlives a restart.
-    Raises OSError if it cannot be created.
+    It is `seed-SEED` in `files_of(checkpoints)`. Raises OSError if it cannot be created.
     """
-    home = None
-    if checkpoints is None:
-        place = Path(tempfile.mkdtemp(dir=private_folder("seeds")))
-    elif (durable := disk_path(checkpoints)) is not None:
-        place, home = durable, home_of(durable)
-    else:
-        place = private_folder("seeds") / sha256(str(checkpoints).encode()).hexdigest()[:16]
+    place = disk_path(files_of(checkpoints))
+    assert place is not None
     folder = place.absolute() / f"{SEED_FOLDER}{seed}"
-    DiskFolder(folder, home=home).make()
+    DiskFolder(folder, home=home_of(place) if checkpoints is not None and disk_path(checkpoints) else None).make()
     return folder
+
+
+def files_of(checkpoints: Place | None) -> Place:
+    """Return the folder of a trial's files: that of its checkpoints if it is on a disk.
+
+    For an object store, or without checkpoints, it is a folder of this machine that is removed with the process:
+    nothing in it outlives a restart.
+    """
+    if checkpoints is None:
+        return Path(tempfile.mkdtemp(dir=private_folder("seeds")))
+    if disk_path(checkpoints) is not None:
+        return checkpoints
+    return private_folder("seeds") / sha256(str(checkpoints).encode()).hexdigest()[:16]
 
 
 def _shown(content: bytes) -> str:

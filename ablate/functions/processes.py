@@ -12,14 +12,14 @@ from pathlib import Path
 PDEATHSIG, SUBREAPER = 1, 36  # options of prctl(2) on Linux
 
 
-def end_with_parent(parent: int) -> None:
-    """Let the kernel kill this process when its parent ends, and give it the orphans among its descendants.
+def end_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
+    """Let the kernel send this process a signal when its parent ends, and give it the orphans among its descendants.
 
     `parent` is the process that was to be the parent; if another one is, it has ended already, and so does this one.
     """
     with suppress(OSError, AttributeError):
         control = ctypes.CDLL(None).prctl
-        control(PDEATHSIG, signal.SIGKILL)
+        control(PDEATHSIG, number)
         control(SUBREAPER, 1)
     if os.getppid() != parent:
         os._exit(1)
@@ -45,15 +45,19 @@ def descendants(process: int) -> tuple[int, ...]:
 
 def end_all(process: int) -> None:
     """Kill a process, its group and its descendants, until none is left."""
-    doomed = {process}
-    while doomed:
-        kill(doomed, signal.SIGSTOP)  # first, so that none starts another one meanwhile
-        found = set(descendants(process)) - doomed
-        if not found:
-            break
-        doomed |= found
+    kill([process], signal.SIGSTOP)  # so that it starts none meanwhile
+    end_descendants(process)
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process, signal.SIGKILL)
+    kill([process], signal.SIGKILL)
+
+
+def end_descendants(process: int) -> None:
+    """Kill the descendants of a process, until none is left."""
+    doomed: set[int] = set()
+    while found := set(descendants(process)) - doomed:
+        kill(found, signal.SIGSTOP)
+        doomed |= found
     kill(doomed, signal.SIGKILL)
 
 

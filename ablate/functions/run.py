@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, TypeVar
-from weakref import WeakValueDictionary
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -24,16 +22,33 @@ from ablate.engine.models.parts.replacing import replace_parts
 from ablate.engine.models.parts.watching import Replacements, check_parts
 from ablate.functions.batches import Batches, keyed_loader, refuse_own_generator, seed_worker
 from ablate.functions.blame import place_of_frame
-from ablate.functions.door import Door, TrialPausedError, TrialStoppedError
 from ablate.functions.keeping import GlobalRandomness, check_keepable, get_state, set_state
 from ablate.functions.output import seed_folder
-from ablate.functions.ranks import ALONE, Ranks
 from ablate.functions.state import Holder, State, Value, is_value
 
 M = TypeVar("M", bound=nn.Module)
-_KEPT: WeakValueDictionary[int, Any] = WeakValueDictionary()  # the objects that runs of this process keep, by id
-UNSHARED = (bool, int, float, str, bytes, tuple, type(None), np.generic, torch.Generator)  # not changed, or global
 BATCH = 64  # samples of a batch of `Run.loader` unless it is told
+
+
+class TrialStoppedError(BaseException):
+    """The study has stopped this trial. No Exception, so that `except Exception` around a report does not catch it."""
+
+
+class TrialPausedError(BaseException):
+    """The trial is to pause; what was trained since its last report is trained again."""
+
+
+class Reporter(Protocol):
+    """Takes the reports of a run, and says how the study ends it: `functions.seed.Seed`."""
+
+    def report(self, value: Any, place: str) -> None:
+        """Report what a line of the user's code gives (`mine.py:12`), and return once the trial is to continue."""
+
+    def check(self) -> None:
+        """Raise what has ended the run, if anything has."""
+
+    def end(self, kind: type[BaseException], reason: str) -> BaseException:
+        """Return what ends the run; it is raised again wherever the code asks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,9 +67,7 @@ class Run:
 
     `seed` is the replicate's seed, `dataset` the label of the data set, `device` a torch device, `stage` "tune",
     "search" or "confirm", `length` the number of epochs of a full trial. Everything random is keyed by (study seed,
-    data set, seed, purpose) and equal in every trial of a study. `rank` is 0 and `world` 1 unless several processes
-    train together (`processes:` of the study file); what is drawn is then keyed by the rank too, but for weights, the
-    split and the order of samples.
+    data set, seed, purpose) and equal in every trial of a study.
     """
 
     def __init__(
@@ -69,22 +82,19 @@ class Run:
         replace: Mapping[str, Any] | None = None,
         pause: Callable[[], bool] = lambda: False,
         found: Kept | None = None,
-        checkpoints: Place | None = None,
-        ranks: Ranks = ALONE,
+        files: Place | None = None,
     ) -> None:
         self.seed, self.dataset, self.stage, self.device = seed, dataset, stage, torch.device(device)
         self.length = length
-        self.rank, self.world = ranks.rank, ranks.world
         self.params: int | None = None
         self.kept: dict[str, Any] = {}
-        self._restored: dict[int, Any] = {}  # see `Value`
         self.epoch = 0
         self._replace = replace or {}
-        self._study_seed, self._pause, self._found, self._checkpoints = study_seed, pause, found, checkpoints
+        self._study_seed, self._pause, self._found, self._files = study_seed, pause, found, files
         self._begun = self.loops = False  # whether training has begun, and whether by `epochs`
         self.stays = False  # whether it does not pause any more
         self.restored = 0  # reports of the checkpoint that `keep` has restored
-        self.door: Door | None = None
+        self.reporter: Reporter | None = None
         self.reported: Kept | None = None  # the state at the first report of this process
         self._loaders = self._built = 0
         self.replacements: list[Replacements] = []  # what was replaced in the first network
@@ -94,15 +104,10 @@ class Run:
         """Return a NumPy generator of your own, keyed by this seed and `purpose`; a checkpoint holds its state."""
         name = "/".join(map(str, purpose))
         if name not in self._streams:
-            self._streams[name] = self._stream("function", *purpose, *self._of_rank)
+            self._streams[name] = self._stream("function", *purpose)
             if self._begun:
                 self._restore_stream(name)
         return self._streams[name]
-
-    @property
-    def _of_rank(self) -> tuple[str | int, ...]:
-        """What keys the random numbers of a further rank: nothing for the first, which draws as a single process."""
-        return ("rank", self.rank) if self.rank else ()
 
     def keep(self, **kept: Any) -> State:
         """Say what a checkpoint holds, and return the values among it; what a checkpoint holds is restored here.
@@ -115,15 +120,11 @@ class Run:
         if self._begun:
             raise TrialError("run.keep was called after run.epochs() had begun: call it before the loop")
         state = State({name: value for name, value in kept.items() if is_value(value)})
-        self._restored |= {id(thing): thing for thing in kept.values()}
-        shared = sys._getframe(1).f_globals.values()
         for name, thing in kept.items():
             if name in self.kept:
                 raise TrialError(f"run.keep({name}=...) was called twice")
-            known = Value(state, name, self._restored) if name in state else thing
+            known = Value(state, name) if name in state else thing
             check_keepable(name, known)
-            if not isinstance(thing, UNSHARED):
-                self._refuse_shared(name, thing, any(thing is each for each in shared))
             self.kept[name] = known
             if self._found is not None and name in self._found.states:
                 set_state(name, known, self._found.states[name], self._found.tensors)
@@ -134,17 +135,6 @@ class Run:
         """Give what is kept the state of a report; raise TrialError if it does not take it."""
         for name, thing in self.kept.items():
             set_state(name, thing, found.states[name], found.tensors)
-
-    def _refuse_shared(self, name: str, thing: Any, of_module: bool) -> None:
-        """Raise TrialError if another run keeps an object too: one of the user's module, or one that a run has kept."""
-        kept = self._found is None and _KEPT.get(id(thing)) is thing
-        if of_module or (kept and all(thing is not mine for mine in self.kept.values())):
-            raise TrialError(
-                f"run.keep({name}=...): other trials and seeds keep this same object, and change it: make it inside the"
-                " function"
-            )
-        with suppress(TypeError):  # a type without weak references
-            _KEPT[id(thing)] = thing
 
     def value(self, name: str) -> Any:
         """Return what is kept by a name: the object, or the value of now."""
@@ -179,20 +169,20 @@ class Run:
     def report(self, metrics: Any, *, step: float | None = None) -> None:
         """Report metrics, and return once the report is committed and the trial is to continue.
 
-        It may be called wherever the function's thread runs, such as in a callback of a library that owns the loop.
-        `step` is stored as a metric of that name. A stopped trial ends by an exception that is no Exception. Raises
-        TrialError in another thread.
+        It may be called in any thread of the function, such as in a callback of a library that owns the loop. `step` is
+        stored as a metric of that name. A stopped trial ends by an exception that is no Exception. Raises TrialError in
+        another process.
         """
         self.hand_over(metrics if step is None else {**metrics, "step": step}, place_of_frame(sys._getframe(1)))
 
     def hand_over(self, metrics: Any, place: str) -> None:
         """Report what the function made at a line of its code (`mine.py:12`)."""
-        if self.door is None:
+        if self.reporter is None:
             raise TrialError("run.report was called outside of a trial")
         if not self.loops:
             self._begin()
             self.epoch += 1
-        self.door.report(metrics, place)
+        self.reporter.report(metrics, place)
         if self.epoch < self.length and not self.loops:
             self.pause_if_asked()
             self._enter(self.epoch)
@@ -208,7 +198,7 @@ class Run:
         Where checkpoints are in an object store, or not written, it is a folder of this machine that does not outlive
         the process.
         """
-        return seed_folder(self._checkpoints, self.seed)
+        return seed_folder(self._files, self.seed)
 
     def _begin(self) -> None:
         """Restore the streams, once; raise TrialError if checkpoint and function keep other objects."""
@@ -221,30 +211,21 @@ class Run:
             differing = ", ".join(sorted(self._found.states.keys() ^ self.kept.keys()))
             if differing:
                 raise TrialError(f"run.keep: the checkpoint and the function do not keep the same objects: {differing}")
-            if self._found.ended and self.door is not None:
-                raise self.door.end(TrialStoppedError, "its training has ended before")
+            if self._found.ended and self.reporter is not None:
+                raise self.reporter.end(TrialStoppedError, "its training has ended before")
 
     def _enter(self, epoch: int) -> None:
         """Begin what leads to the next report."""
         self.epoch, self._loaders = epoch, 0
         due = epoch if self.loops else epoch + 1
         self.seed_globals("epoch", due)
-        self._key_streams(due)
-
-    def _key_streams(self, epoch: int) -> None:
-        """Key the streams of a further rank by the epoch: a checkpoint holds those of the first rank alone."""
-        for name in self._streams if self.rank else ():
-            fresh = self._stream("function", name, *self._of_rank, "epoch", epoch)
-            self._streams[name].bit_generator.state = fresh.bit_generator.state
 
     def loader(self, dataset: Dataset[Any], batch_size: int | None = BATCH, **options: Any) -> Batches:
         """Return batches of a torch Dataset in an order keyed by the epoch; `options` are those of a DataLoader.
 
         Samples are shuffled unless `options` say `shuffle=False` or hold a sampler, or the data set is an
         IterableDataset. It may be made before the loop or in it, and read any number of times. If the trial is asked to
-        pause, it does so between two batches; the epoch then starts again. Of several ranks each gets its share of the
-        samples, or of the batches of a batch_sampler; the first ones of an epoch are read twice where they cannot be
-        divided evenly. An IterableDataset divides itself, by `rank` and `world`. Raises TrialError for a generator.
+        pause, it does so between two batches; the epoch then starts again. Raises TrialError for a generator.
         """
         refuse_own_generator(options)
         self._loaders += 1
@@ -252,7 +233,7 @@ class Run:
         # a DataLoader refuses a batch size beside a batch_sampler, so the default is left out; one of the user's stays
         unsized = options.get("batch_sampler") is not None and batch_size == BATCH
         given = {"worker_init_fn": seed_worker, **({} if unsized else {"batch_size": batch_size}), **options}
-        return Batches(self, made, lambda order: keyed_loader(dataset, order, given, rank=self.rank, world=self.world))
+        return Batches(self, made, lambda order: keyed_loader(dataset, order, given))
 
     def split(self, dataset: Dataset[Any], share: float) -> tuple[Subset[Any], Subset[Any]]:
         """Return a data set without and with a keyed `share` of its samples: (training part, validation part)."""
@@ -299,11 +280,11 @@ class Run:
 
         The exception that does so is no Exception, and is raised again if the function catches it.
         """
-        if self.door is not None:
-            self.door.check()
+        if self.reporter is not None:
+            self.reporter.check()
         if not self.stays and self._pause():
             reason = f"seed {self.seed} has paused in epoch {self.epoch}"
-            raise TrialPausedError(reason) if self.door is None else self.door.end(TrialPausedError, reason)
+            raise TrialPausedError(reason) if self.reporter is None else self.reporter.end(TrialPausedError, reason)
 
     def _refuse_changes_after_report(self) -> None:
         """Raise TrialError if code after the first `yield` changed what is kept: a restarted trial would skip it."""
@@ -330,7 +311,7 @@ class Run:
 
     def seed_globals(self, purpose: str, *path: str | int) -> None:
         """Seed the global generators of Python, NumPy and torch by this seed and a purpose."""
-        GlobalRandomness.seed(self._number(purpose, *path, *self._of_rank))
+        GlobalRandomness.seed(self._number(purpose, *path))
 
     def _restore_stream(self, name: str) -> None:
         if self._found is not None and self._found.states and name in self._found.streams:

@@ -18,8 +18,6 @@ class FunctionSettings(TrainableSettings):
     """Settings that the function gets as a dictionary: a value fixes one, a range searches it."""
     replace: dict[str, Any] = Field(default_factory=dict)
     """Parts of what `run.build` makes, by module path: identity, zero, freeze, remove, share or your own."""
-    processes: Positive = 1
-    """Processes of one machine that train each seed of a function together, by torch.distributed."""
     epochs: Positive = 1
     """Length of a full trial: how many epochs `run.epochs()` gives. A function that returns its metrics has one."""
 

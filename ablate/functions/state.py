@@ -88,9 +88,8 @@ def _is_plain(value: Any) -> bool:
 class Value:
     """One value of a `State`, for the checkpoint."""
 
-    def __init__(self, state: State, name: str, restored: dict[int, Any]) -> None:
+    def __init__(self, state: State, name: str) -> None:
         self._state, self._name = state, name
-        self._restored = restored  # by id what has its content, or gets it by its own name
 
     @property
     def now(self) -> Any:
@@ -102,60 +101,41 @@ class Value:
         return {"leaves": _leaves(self.now), "names": _names(self.now)} if _has_jax(self.now) else {"value": self.now}
 
     def restore(self, stored: Any) -> None:
-        """Set what `stored` returned; lists, dictionaries and arrays are changed in place where they can be.
+        """Set what `stored` returned: a list, a dictionary or an array in place; what is inside of one is new.
 
         Raises ValueError if a tree has another structure than before.
         """
         old = self.now
-        new = _tree(old, stored["leaves"]) if "leaves" in stored else _changed(old, stored["value"], self._restored)
+        new = _tree(old, stored["leaves"]) if "leaves" in stored else _changed(old, stored["value"])
         self._state[self._name] = new
 
 
-def _changed(old: Any, new: Any, done: dict[int, Any]) -> Any:
+def _changed(old: Any, new: Any) -> Any:
     """Return `old` with the content of `new`, as other code may hold it; `new` if `old` cannot be changed in place."""
-    if isinstance(old, list) and isinstance(new, list):
-        old[:] = [*(_inner(*pair, done) for pair in zip(old, new, strict=False)), *new[len(old) :]]
+    same = type(old) is type(new)
+    if same and isinstance(old, list):
+        old[:] = new
     elif isinstance(old, dict) and isinstance(new, dict):
-        items = {key: _inner(old[key] if key in old else _default(old), value, done) for key, value in new.items()}
         old.clear()
-        old.update(items)
-    elif isinstance(old, tuple) and isinstance(new, tuple) and len(old) == len(new):
-        parts = [_inner(*pair, done) for pair in zip(old, new, strict=True)]
-        return type(old)(*parts) if hasattr(old, "_fields") else tuple(parts)
-    elif isinstance(old, set | deque) and type(old) is type(new):
+        old.update(new)
+    elif same and isinstance(old, set | deque):
         old.clear()
         old.update(new) if isinstance(old, set) else old.extend(new)
-    elif (
-        isinstance(old, np.ndarray) and isinstance(new, np.ndarray) and (old.shape, old.dtype) == (new.shape, new.dtype)
-    ):
-        old[...] = new
-    elif isinstance(old, Tensor) and isinstance(new, Tensor) and (old.shape, old.dtype) == (new.shape, new.dtype):
-        with torch.no_grad():
-            old.copy_(new)
+    elif _is_array(old) and _is_array(new) and (old.shape, old.dtype) == (new.shape, new.dtype):
+        try:
+            with torch.no_grad():
+                old[...] = new
+        except (ValueError, RuntimeError):  # a read-only array, an expanded tensor
+            return new
+    elif isinstance(old, tuple) and hasattr(old, "_fields") and len(old) == len(new):
+        return type(old)(*new)
     else:
         return new
     return old
 
 
-def _inner(old: Any, new: Any, done: dict[int, Any]) -> Any:
-    """Return what `_changed` does for a part of a value; `new` where the memory of `old` may belong to something else.
-
-    That is what `done` holds by id, a tensor (those of `model.state_dict()` are the model's), and an array that is a
-    view or read-only.
-    """
-    views = isinstance(old, Tensor) or (isinstance(old, np.ndarray) and not (old.flags.owndata and old.flags.writeable))
-    if views or id(old) in done:
-        return new
-    done[id(old)] = old
-    return _changed(old, new, done)
-
-
-def _default(old: dict[Any, Any]) -> Any:
-    """Return what a defaultdict makes for a missing key, None for another dictionary."""
-    try:
-        return old.default_factory()  # type: ignore[attr-defined]
-    except Exception:  # none, or a user's, which may raise anything
-        return None
+def _is_array(value: Any) -> bool:
+    return isinstance(value, np.ndarray | Tensor)
 
 
 def _has_jax(value: Any) -> bool:

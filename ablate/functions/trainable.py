@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 from ablate.base.errors import CheckpointError, RequestError
 from ablate.base.files import Place
 from ablate.base.redaction import redact_url
 from ablate.core.config import Counted, DatasetFacts, NoSize, Size, TaskConfig, TrainableSettings
 from ablate.core.trainable import KeptFiles, SizeForm
-from ablate.core.trial import Report, TrialConfig
+from ablate.core.trial import TrialConfig, seed_place
 from ablate.functions.function import Function, NamesRead
 from ablate.functions.settings import FunctionSettings
 
 if TYPE_CHECKING:
-    from ablate.core.trainable import Pack, PlannedTrials, TrialContext
+    from ablate.core.trainable import Pack, PlannedTrials
     from ablate.functions.size import Sized
 
 
@@ -80,18 +81,20 @@ class OwnTrainable:
         """Write what a seed of a function has kept into a folder; see `exporting.write_kept`."""
         from ablate.engine.training import checkpoint
         from ablate.functions.exporting import write_kept
+        from ablate.functions.seed import kept_of
 
-        newest = checkpoint.newest(checkpoints, config)
-        found = None if newest is None else checkpoint.find_counted(checkpoints, newest)
+        seed = config.seeds[replicate]
+        place, own = seed_place(checkpoints, seed), dataclasses.replace(config, seeds=(seed,))
+        newest = checkpoint.newest(place, own)
+        found = None if newest is None else checkpoint.find_counted(place, newest)
         if found is None:
-            raise CheckpointError(f"{config.key}: there is no whole checkpoint in {redact_url(checkpoints)}")
-        prefix = f"{replicate}."
-        tensors = {n.removeprefix(prefix): t for n, t in found.tensors.items() if n.startswith(prefix)}
-        write_kept(found.state["seeds"][replicate], tensors, folder)
+            raise CheckpointError(f"{config.key}: there is no whole checkpoint in {redact_url(place)}")
+        kept = kept_of(found)
+        write_kept(kept.states, kept.tensors, folder)
 
 
 class FunctionTrainable(OwnTrainable):
-    """Calls `train(config, run)` of a user's module in this process, once for each seed of a trial.
+    """Looks at a user's function, imported in this process.
 
     Everything but the process that runs a user's code has a `border.guarded.GuardedFunction` instead.
     """
@@ -141,9 +144,3 @@ class FunctionTrainable(OwnTrainable):
 
         assert isinstance(settings, FunctionSettings)
         return list_parts(self.function, settings, dataset=dataset)
-
-    def train(self, config: TrialConfig, **context: Unpack[TrialContext]) -> Iterator[Report]:
-        """Yield the trial's reports; see `ablate.functions.lockstep.train`."""
-        from ablate.functions.lockstep import train
-
-        return train(self.function, config, **context)

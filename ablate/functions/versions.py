@@ -144,7 +144,6 @@ def _write_tree(worktree: Path, without: Sequence[Path]) -> str:
             shutil.copy2(index, own)  # with its time, by which git knows which files it must read
         variables = {"GIT_INDEX_FILE": str(own)}
         git(top, "add", "--all", "--", ":(top)", *left_out, variables=variables)
-        _refuse_changed_submodules(top, variables)
         return os.fsdecode(git(top, "write-tree", variables=variables)).strip()
 
 
@@ -154,16 +153,6 @@ def _is_ignored(top: Path, path: Path) -> bool:
     except GitError:
         return False
     return True
-
-
-def _refuse_changed_submodules(top: Path, variables: Mapping[str, str]) -> None:
-    listed = git(top, "ls-files", "--stage", "-z", variables=variables).split(b"\0")
-    for name in (os.fsdecode(line.partition(b"\t")[2]) for line in listed if line.startswith(SUBMODULE.encode())):
-        place = top / name
-        if (place / ".git").exists() and git(place, "status", "--porcelain"):
-            raise RequestError(
-                f"{place}: the submodule has changes that are not committed: commit them there, or undo them"
-            )
 
 
 def _keep(repository: Path, ref: str, commit: str, tree: str) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from ablate.base.errors import RequestError
 from ablate.core.code_version import SHORT
-from ablate.functions.git import GitError, common_folder, git, git_line, git_names
+from ablate.functions.git import GitError, git, git_line
 from ablate.functions.versions import SUBMODULE, Version, tree_files
 
 
@@ -19,9 +18,8 @@ def checkout(version: Version, folder: Path, *, link: Sequence[str] = ()) -> Pat
     """Return the worktree of a version, `folder/TREE`; it is made, or made again if it is damaged or deleted.
 
     `link` names ignored files or folders of the repository's own checkout, relative to the folder of the study: the
-    worktree has symbolic links to them. Submodules are written from the commits that the repository holds of them.
-
-    Raises RequestError if a link or a submodule cannot be made, or if git refuses.
+    worktree has symbolic links to them. Raises RequestError for a submodule, if a link cannot be made, or if git
+    refuses.
     """
     place = folder.absolute() / version.tree[:SHORT]
     refuse_unmakeable(version, link)
@@ -30,7 +28,6 @@ def checkout(version: Version, folder: Path, *, link: Sequence[str] = ()) -> Pat
         place.parent.mkdir(parents=True, exist_ok=True)
         try:
             git(version.repository, "worktree", "add", "--force", "--detach", str(place), version.revision)
-            _write_submodules(common_folder(version.repository), version.tree, place)
         except RequestError:
             remove(version.repository, place)
             raise
@@ -40,8 +37,14 @@ def checkout(version: Version, folder: Path, *, link: Sequence[str] = ()) -> Pat
 
 
 def refuse_unmakeable(version: Version, link: Sequence[str]) -> None:
-    """Raise RequestError if a version lacks the folder of the study, or has a file where a link is to be."""
-    files = [name for _, _, _, name in tree_files(version.repository, version.tree)]
+    """Raise RequestError if a version lacks the study's folder, or has a submodule or a file where a link is to be."""
+    found = list(tree_files(version.repository, version.tree))
+    if submodule := next((name for mode, _, _, name in found if mode == SUBMODULE), None):
+        raise RequestError(
+            f"{submodule}: is a submodule, whose files no version has: put them into the repository, or install them as"
+            " a package; a repository of its own belongs in .gitignore"
+        )
+    files = [name for _, _, _, name in found]
     if version.inside and not any(name.startswith(f"{version.inside}/") for name in files):
         raise RequestError(f"{version.inside}: the version {version.revision[:SHORT]} has no such folder")
     for given in link:
@@ -79,34 +82,3 @@ def _link(version: Version, name: str, place: Path) -> None:
         raise RequestError(f"link: {name} is in git, so every version has its own: link what git ignores")
     target.parent.mkdir(parents=True, exist_ok=True)
     target.symlink_to(source.resolve())
-
-
-def _write_submodules(owner: Path, tree: str, place: Path) -> None:
-    """Write the files of the submodules of a tree in `place`; `owner` is the git folder of its repository."""
-    for mode, commit, _, path in tree_files(owner, tree):
-        if mode != SUBMODULE:
-            continue
-        modules = owner / "modules" / _module_name(place, path)
-        try:
-            inner = git_line(modules, "rev-parse", "--verify", f"{commit}^{{tree}}")
-        except GitError:
-            raise RequestError(
-                f"{path}: commit {commit[:SHORT]} of this submodule is not here: type `git submodule update --init"
-                f" --recursive`; if it is an independent repository, add it to .gitignore"
-            ) from None
-        (place / path).mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory() as folder:
-            variables = {"GIT_INDEX_FILE": str(Path(folder, "index"))}
-            git(modules, "--work-tree", str(place / path), "read-tree", inner, variables=variables)
-            git(modules, "--work-tree", str(place / path), "checkout-index", "--all", "--force", variables=variables)
-        _write_submodules(modules, inner, place / path)
-
-
-def _module_name(place: Path, path: str) -> str:
-    """Return the name that .gitmodules gives to the submodule at `path`; the path itself if it gives none."""
-    with suppress(GitError):
-        for line in git_names(place, "config", "--null", "--file", ".gitmodules", "--get-regexp", r"\.path$"):
-            name, _, value = line.partition("\n")
-            if value == path:
-                return name.removeprefix("submodule.").removesuffix(".path")
-    return path

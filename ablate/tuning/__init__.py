@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from ablate.core.registry import SAMPLERS, SCHEDULERS, lazy_names
 from ablate.tuning.stages.confirmation import FrontMember
-from ablate.tuning.state.resumption_log import Resumption
 from ablate.tuning.state.standing import Standing
 
 if TYPE_CHECKING:
@@ -19,7 +18,6 @@ __all__ = [
     "SAMPLERS",
     "SCHEDULERS",
     "FrontMember",
-    "Resumption",
     "SamplerRequest",
     "Scheduler",
     "SchedulerRequest",

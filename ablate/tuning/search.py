@@ -19,7 +19,7 @@ from ablate.tuning.recorded import EXHAUSTED, TEST_OPENED, is_finished
 from ablate.tuning.report_rules import judge, require_objectives
 from ablate.tuning.sampling.twins import Measure
 from ablate.tuning.search_stages import SearchStages
-from ablate.tuning.state.resumption_log import PATIENCE, Patience, Resumption, ResumptionLog
+from ablate.tuning.state.patience import PATIENCE, Patience
 from ablate.tuning.state.trial_progress import DRIVER_STARTED, ReportSummary, TrialProgress, steps
 from ablate.tuning.state.trial_queue import GroupKey, TrialQueue, alone
 from ablate.tuning.user_requests import STOPPED, Requests
@@ -50,7 +50,7 @@ class Search(SearchStages):
         facts_of: Callable[[str], DatasetFacts],
         group_key: GroupKey = alone,
         patience: Patience = PATIENCE,
-        discard: Callable[[TrialKey, int], None] = lambda key, epoch: None,
+        discard: Callable[[TrialConfig, int], None] = lambda config, epoch: None,
         prepare: Callable[[str], None] = lambda trainable: None,
         keep_going: bool = True,
         gpus_per_trial: float = 1.0,
@@ -70,7 +70,6 @@ class Search(SearchStages):
         self._out: set[TrialKey] = set()
         self._stopped = False
         self._begun = self._behind = False
-        self._returns = ResumptionLog()
         self._queue = TrialQueue(group_key)
         self._requests = Requests(study=study, writer=writer, ledger=ledger, begin=self._begin, discard=discard)
         self._restore()
@@ -131,7 +130,6 @@ class Search(SearchStages):
         with self._lock, self._in_step():
             subsearch = self._subsearches[key.dataset]
             trial = subsearch.trials[key.number]
-            self._returns.reported(trial, report)
             if report.epoch in trial.decisions:
                 return trial.decisions[report.epoch]
             if trial.state.finished:
@@ -140,7 +138,7 @@ class Search(SearchStages):
                 try:
                     require_objectives(subsearch, trial, report)
                 except StudyFailedError:
-                    self._requests.discard(key, report.epoch)  # repaired code is to make the report again
+                    self._requests.discard(trial.config, report.epoch)  # repaired code is to make the report again
                     raise
             decision, state, error = judge(subsearch, trial, report)
             event = self._requests.pruned(subsearch, key.number) if state is None else None
@@ -230,11 +228,6 @@ class Search(SearchStages):
         with self._lock:
             return is_finished(self._subsearches.values(), self._writer.active_seconds())
 
-    def returns(self) -> tuple[Resumption, ...]:
-        """Return this driver's resumptions: each trial that was handed out again, and what it repeated."""
-        with self._lock:
-            return tuple(self._returns.found)
-
     def _note_opened_test(self, subsearch: DatasetSearch, trial: TrialProgress, report: Report) -> None:
         names = (name for metrics in report.metrics for name in metrics)
         if trial.config.stage == "confirm" and not subsearch.test_opened and any(n.startswith("test_") for n in names):
@@ -320,7 +313,6 @@ class Search(SearchStages):
         trial.attempt = self._writer.start(trial.key)
         trial.state = TrialState.RUNNING
         self._out.add(trial.key)
-        self._returns.handed_out(trial)
         config = replace(trial.config, ledger=self._ledger.id)
         return config if self._heard() else replace(config, expects=self.study.tested_metrics)
 

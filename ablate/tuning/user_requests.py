@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ablate.base.errors import LedgerError
-from ablate.core.trial import Decision, TrialKey, TrialState
+from ablate.core.trial import Decision, TrialConfig, TrialKey, TrialState
 from ablate.ledger import Ledger, NewEvent, NewTrial, StudyWriter
 from ablate.ledger.requests import ANSWERED, CLOSE, ENQUEUE, JUDGE, PRUNE, RETRY, STOP, Change, Request
 from ablate.study.given import read_given
@@ -40,7 +40,7 @@ class Requests:
     writer: StudyWriter
     ledger: Ledger
     begin: Callable[[], None]
-    discard: Callable[[TrialKey, int], None]
+    discard: Callable[[TrialConfig, int], None]
     seconds: float = POLL_SECONDS
     pending: list[Request] = field(default_factory=list)
     _read_at: float = float("-inf")
@@ -179,7 +179,7 @@ class Requests:
     def _reopen(self, request: Request, trial: TrialProgress) -> None:
         ended = trial.decisions.get(trial.epoch) is Decision.STOP
         if (request.from_start or ended) and trial.config.evaluates is None:
-            self.discard(trial.key, 0 if request.from_start else trial.epoch)
+            self.discard(trial.config, 0 if request.from_start else trial.epoch)
         self.begin()
         self.writer.reopen(trial.key, _answer(request), from_start=request.from_start)
         trial.state = TrialState.WAITING

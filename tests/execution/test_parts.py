@@ -293,7 +293,7 @@ def test_a_head_that_falls_silent_ends_the_driver_also_where_its_main_thread_wai
 
 
 @pytest.mark.services
-def test_the_built_in_trainer_loads_a_data_set_once_per_process_and_gives_the_same_numbers(tmp_path: Path) -> None:
+def test_the_built_in_trainer_trains_own_data_in_a_process_for_each_trial(tmp_path: Path) -> None:
     task = entry(task="support.counted:build", patch=(4, 4), train_limit=64)
     model, schedule = ModelConfig(width=8, depth=1, mlp=0), TrainConfig(epochs=1, batch_size=32)
     config = family_trial(
@@ -316,4 +316,4 @@ def test_the_built_in_trainer_loads_a_data_set_once_per_process_and_gives_the_sa
         assert report.metrics == direct[0].metrics
         assert (folder / str(report.checkpoint)).exists()
         printed.append(read_output(folder).count(counted.LINE))
-    assert printed == [1, 0], "the process of the first trial is that of the second"
+    assert printed == [1, 1]

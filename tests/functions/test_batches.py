@@ -19,7 +19,6 @@ from torch.utils.data import (
 )
 
 from ablate.base.errors import TrialError
-from ablate.functions.ranks import ALONE, Ranks
 from ablate.functions.run import Run
 
 PLAIN = TensorDataset(torch.arange(10))
@@ -49,9 +48,9 @@ DRAWN: dict[str, tuple[int, Options]] = {
 }
 
 
-def read(dataset: Dataset[Any], options: Options, *, disturb: int = 0, ranks: Ranks = ALONE) -> list[list[list[int]]]:
+def read(dataset: Dataset[Any], options: Options, *, disturb: int = 0) -> list[list[list[int]]]:
     """Return the batches of each of two epochs; `disturb` numbers are drawn before, as by dropout."""
-    run, found = Run(study_seed=1, dataset="d", seed=0, length=2, ranks=ranks), []
+    run, found = Run(study_seed=1, dataset="d", seed=0, length=2), []
     loader = run.loader(dataset, **options())
     for _ in run.epochs():
         torch.rand(disturb)
@@ -78,17 +77,6 @@ def test_the_order_of_a_sampler_is_keyed_by_the_epoch_alone(name: str) -> None:
     assert first != second
     assert len(flat(first)) == len(flat(second)) == count
     assert read(PLAIN, options, disturb=3) == [first, second]
-
-
-@pytest.mark.parametrize("name", DRAWN)
-def test_ranks_share_what_one_process_reads(name: str) -> None:
-    count, options = DRAWN[name]
-    whole = read(PLAIN, options)
-    shares = [read(PLAIN, options, ranks=Ranks(rank=rank, world=2)) for rank in (0, 1)]
-    for epoch in (0, 1):
-        parts = [flat(share[epoch]) for share in shares]
-        assert set(parts[0]) | set(parts[1]) == set(flat(whole[epoch]))
-        assert count <= len(parts[0]) + len(parts[1]) <= count + 3
 
 
 @pytest.mark.parametrize(

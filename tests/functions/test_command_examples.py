@@ -14,7 +14,6 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from ablate.functions.command_process import TOKEN
 from support.commands import LOCAL
 from support.paths import REPOSITORY
 from support.processes import have_ended, marked
@@ -81,8 +80,8 @@ def test_torchrun_with_two_processes_is_killed_and_continues_to_the_same_numbers
                 time.sleep(0.01)
             running.send_signal(signal.SIGKILL)
             running.communicate()
+            assert have_ended(marked(f"ABLATE_FOLDER={place}")), "neither torchrun nor a rank is left"
         finished(place, "search")
-        assert have_ended(marked(f"{TOKEN}={place}")), "neither torchrun nor a rank of any attempt"
         lines = re.findall(r"epoch (\d): accuracy .* of 2 processes", output.read_text())
         assert [*map(int, sorted(set(lines)))] == [1, 2, 3, 4]
         table = pl.read_parquet(place / "runs" / "torchrun" / "reports.parquet")

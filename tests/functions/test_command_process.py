@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,6 @@ from ablate.core.objectives import BestReport
 from ablate.core.registry import read_task
 from ablate.core.trainable import load_trainable
 from ablate.execution.executor import Failure
-from ablate.functions import command as commands
-from ablate.functions.command_process import TOKEN
 from ablate.functions.command_words import line_of, words_of
 from ablate.functions.output import read_output
 from ablate.study import parse_study
@@ -144,10 +144,9 @@ def test_a_confirmed_command_that_ends_by_itself_is_tested_where_its_report_coun
     assert report.epoch == (3 if read == "best" else 8)
 
 
-def test_a_command_that_goes_on_after_its_last_report_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commands, "OWN_END_SECONDS", 0.2)
+def test_a_command_that_goes_on_after_its_last_report_is_ended() -> None:
     script(f"open('pid', 'w').write(str(os.getpid()))\n{EPOCHS}time.sleep(1000)")
-    assert losses(commanded()) == [[1], [1 / 2], [1 / 3]]
+    assert losses(commanded(place={"grace_seconds": 0.2})) == [[1], [1 / 2], [1 / 3]]
     assert have_ended([int(Path("pid").read_text())])
 
 
@@ -199,17 +198,23 @@ def test_a_stopped_trial_ends_what_was_started_in_other_sessions() -> None:
     assert have_ended([pid])
 
 
-def test_what_a_killed_worker_left_behind_is_ended_by_the_next_attempt(folder: Path) -> None:
-    """Only the command itself ends with the worker; what it had started could write into the folder of the next."""
-    place = folder / "t"
-    left = subprocess.Popen(["sleep", "1000"], env={TOKEN: str(place / "seed-0")})
-    other = subprocess.Popen(["sleep", "1000"], env={TOKEN: str(place / "seed-1")})
-    script(EPOCHS)
-    list(commanded(checkpoints=place, attempt=2))
-    assert left.wait() == -signal.SIGTERM
-    assert other.poll() is None
-    other.kill()
-    other.wait()
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_nothing_of_a_command_outlives_its_worker(number: int, folder: Path) -> None:
+    """What it had started in a session of its own could write into the folder of the next attempt."""
+    script(
+        STUBBORN.replace("'pid'", "'helper'")
+        + "open('pid', 'w').write(str(os.getpid()))\n"
+        + EPOCHS
+        + "time.sleep(1000)"
+    )
+    code = "from support.commanded import commanded; list(commanded(epochs=4))"
+    worker = subprocess.Popen([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)})
+    while not Path("pid").exists() or not Path("pid").read_text():
+        assert worker.poll() is None
+        time.sleep(0.01)
+    worker.send_signal(number)
+    worker.wait()
+    assert have_ended([int(Path(name).read_text()) for name in ("pid", "helper")])
 
 
 LAUNCHER = ("SLURM_NTASKS", "RANK", "WORLD_SIZE", "MASTER_PORT")

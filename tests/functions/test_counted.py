@@ -14,11 +14,11 @@ import torch
 
 from ablate.core.objectives import BestReport
 from ablate.core.registry import read_task
-from ablate.core.trial import Report, TrialConfig, TrialKey
+from ablate.core.trial import Report, TrialConfig, TrialKey, seed_place
 from ablate.engine.training import checkpoint
 from ablate.functions.function import Function
-from ablate.functions.lockstep import train
 from ablate.functions.settings import FunctionSettings
+from support.forked import trained
 
 BEST = BestReport(metric="val_loss", direction="minimize")
 CURVES = {0: (5.0, 3.0, 2.0, 4.0, 6.0, 7.0), 1: (4.0, 4.0, 1.0, 3.0, 3.0, 3.0)}  # means 4.5 3.5 1.5 3.5 4.5 5
@@ -92,7 +92,7 @@ def trial(*, epochs: int = EPOCHS, config: Any = None, **fields: Any) -> TrialCo
 
 def reports(form: str, config: TrialConfig, place: Path | None = None, attempt: int = 1) -> Iterator[Report]:
     found = Function(name="mine:train", train=FORMS[form], test=own_test)
-    return train(found, config, checkpoints=place, device="cpu", attempt=attempt, pause=lambda: False, data_dir=None)
+    return trained(found, config, checkpoints=place, attempt=attempt)
 
 
 def on_test(report: Report) -> list[float]:
@@ -124,7 +124,8 @@ def test_an_evaluation_tests_what_was_kept_at_the_best_report(form: str, tmp_pat
 def test_a_trial_killed_after_any_report_ends_with_the_same_best(form: str, stage: str, tmp_path: Path) -> None:
     config = trial(stage=stage)
     whole = list(reports(form, config, tmp_path / "whole"))
-    expected = checkpoint.read(tmp_path / "whole", checkpoint.CheckpointId(attempt=1, epoch=3).name)
+    name = checkpoint.CheckpointId(attempt=1, epoch=3).name
+    expected = [checkpoint.read(seed_place(tmp_path / "whole", seed), name) for seed in config.seeds]
     for stopped in range(1, EPOCHS + 1):
         folder = tmp_path / str(stopped)
         begun = reports(form, config, folder)
@@ -132,13 +133,15 @@ def test_a_trial_killed_after_any_report_ends_with_the_same_best(form: str, stag
         begun.close()  # type: ignore[attr-defined]
         rest = list(reports(form, config, folder, attempt=2))
         assert [r.metrics for r in taken + rest[1:]] == [r.metrics for r in whole]
-        newest = checkpoint.newest(folder, config)
-        assert newest is not None
-        found = checkpoint.find_counted(folder, newest)
-        assert found is not None
-        assert found.checkpoint_id.epoch == 3
-        assert found.state["seeds"] == expected.state["seeds"]
-        assert all(torch.equal(found.tensors[name], tensor) for name, tensor in expected.tensors.items())
+        for seed, best in zip(config.seeds, expected, strict=True):
+            place = seed_place(folder, seed)
+            newest = checkpoint.newest(place, replace(config, seeds=(seed,)))
+            assert newest is not None
+            found = checkpoint.find_counted(place, newest)
+            assert found is not None
+            assert found.checkpoint_id.epoch == 3
+            assert found.state["kept"] == best.state["kept"]
+            assert all(torch.equal(found.tensors[name], tensor) for name, tensor in best.tensors.items())
 
 
 def test_where_the_last_report_is_the_best_test_is_given_what_was_kept_there(tmp_path: Path) -> None:

@@ -14,10 +14,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset, random_split
 
 from ablate.base.errors import TrialError
-from ablate.functions.door import TrialPausedError
 from ablate.functions.keeping import GlobalRandomness
 from ablate.functions.lightning import fit
-from ablate.functions.run import Kept, Run
+from ablate.functions.run import Kept, Run, TrialPausedError
 
 EPOCHS = 4
 pytestmark = [pytest.mark.services, pytest.mark.filterwarnings("ignore")]  # it imports for seconds; its warnings

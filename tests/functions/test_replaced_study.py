@@ -16,9 +16,9 @@ from ablate.core.registry import read_task
 from ablate.core.trial import TrialConfig, TrialKey
 from ablate.engine.models.parts import replacing
 from ablate.functions.function import Function
-from ablate.functions.lockstep import train
 from ablate.functions.settings import FunctionSettings
 from support.commands import LOCAL, run
+from support.forked import trained
 from support.part_networks import Bert
 
 CODE = """
@@ -237,9 +237,7 @@ def test_a_trial_with_parts_left_out_continues_to_the_same_bits(
 
     def begun(place: Path | None, attempt: int) -> Any:
         function = Function(name="mine:train", train=bert, test=None)
-        return train(
-            function, config, data_dir=None, checkpoints=place, device="cpu", attempt=attempt, pause=lambda: False
-        )
+        return trained(function, config, checkpoints=place, attempt=attempt)
 
     whole = {report.epoch: report.metrics for report in begun(None, 1)}
     first = begun(tmp_path, 1)

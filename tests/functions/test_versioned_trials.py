@@ -16,7 +16,7 @@ from ablate.core.trial import TrialConfig, TrialKey
 from ablate.execution import worker
 from ablate.execution.carried_code import pack, unpack
 from ablate.execution.pack_run import Assignment
-from ablate.functions.border.guarded import end_processes, processes_for
+from ablate.functions.border.guarded import end_processes, server_for
 from ablate.functions.code_folder import CodeFolder
 from ablate.functions.settings import FunctionSettings
 from ablate.functions.versions import snapshot
@@ -114,9 +114,9 @@ def test_the_process_of_another_version_is_ended(tmp_path: Path) -> None:
     for each in (one, other):
         each.root.mkdir()
     try:
-        own, first = processes_for("mine:train"), processes_for("mine:train", 1, one)
-        assert processes_for("mine:train", 1, one) is first
-        second = processes_for("mine:train", 1, other)
+        own, first = server_for("mine:train"), server_for("mine:train", one)
+        assert server_for("mine:train", one) is first
+        second = server_for("mine:train", other)
         assert (own.alive, first.alive, second.alive) == (True, False, True)
     finally:
         end_processes()

@@ -28,9 +28,13 @@ def commanded(
     attempt: int = 1,
     pause: Callable[[], bool] = lambda: False,
     trial: dict[str, Any] | None = None,
+    place: dict[str, Any] | None = None,
     **more: Any,
 ) -> Iterator[Report]:
-    """Return the reports of a trial of `command`; `metrics` is a pattern of val_loss, or several."""
+    """Return the reports of a trial of `command`; `metrics` is a pattern of val_loss, or several.
+
+    `place` is more of a TrialContext.
+    """
     named = metrics if isinstance(metrics, dict) else {"val_loss": metrics}
     name = trainable_name({"command": command, "metrics": named} | more)
     asked = TrialConfig(
@@ -44,7 +48,7 @@ def commanded(
         **(trial or {}),
     )
     return load_trainable(name).train(
-        asked, data_dir=None, checkpoints=checkpoints, device="cpu", attempt=attempt, pause=pause
+        asked, data_dir=None, checkpoints=checkpoints, device="cpu", attempt=attempt, pause=pause, **(place or {})
     )
 
 

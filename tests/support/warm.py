@@ -30,7 +30,6 @@ CLONE_PARENT = 0x8000
 # What tests of the start and the state of a process need is a process that Python has started.
 COLD = (
     "tests/functions/border/test_state.py",
-    "tests/functions/test_process_state.py",
     "tests/cli/test_process.py",
     "tests/faults/",
 )
@@ -122,8 +121,8 @@ def serve(number: int) -> None:
     import numpy  # noqa: F401
     import torch  # noqa: F401
 
-    import ablate.functions.border.inside
-    import ablate.functions.keeping
+    import ablate.functions.border.server
+    import ablate.functions.seed
     import ablate.functions.trainable  # noqa: F401
 
     with socket.socket(fileno=number) as line:
@@ -169,7 +168,7 @@ def _become(wanted: Mapping[str, Any], passed: Sequence[int]) -> NoReturn:
     os.chdir(wanted["cwd"])
     code: object = 0
     try:
-        from ablate.functions.border.inside import main
+        from ablate.functions.border.server import main
 
         _, places, *words = wanted["words"]
         sys.argv, sys.path[:] = ["-c", *wanted["words"]], json.loads(places)

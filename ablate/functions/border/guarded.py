@@ -1,4 +1,4 @@
-"""Trainables whose code is a user's: a separate process answers each call."""
+"""Trainables whose code is a user's: separate processes run it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from ablate.core.config import DatasetFacts, NoSize, Size, TaskConfig, Trainable
 from ablate.core.registry import import_paths
 from ablate.core.trainable import Member, Pack, SizeForm, load_trainable
 from ablate.core.trial import Report, TrialConfig, TrialKey
-from ablate.functions.border.process import UserProcesses, error_of
+from ablate.functions.border.process import Server, UserProcess, error_of
 from ablate.functions.border.told import Told
+from ablate.functions.border.trial import STOP_SECONDS, train
 from ablate.functions.code_folder import CodeFolder
-from ablate.functions.output import OutputLog
+from ablate.functions.output import Output
 from ablate.functions.settings import FunctionSettings
 from ablate.functions.size import KnownSizes, Sized
 from ablate.functions.trainable import OwnTrainable
@@ -30,33 +31,46 @@ if TYPE_CHECKING:
     from ablate.core.trainable import KeptFiles, ServedNetwork, TrialContext
 
 SIZE_SECONDS = 60.0  # in which `size` has to answer a message, of which its first configuration takes most
-STOP_SECONDS = 2.0  # for the end of a user's code once the study itself is to end
-# by code version, trainable, number of processes, id of this process (a fork of it starts its own), folder, search path
-_PROCESSES: dict[tuple[object, ...], UserProcesses] = {}
+# by code version, trainable, id of this process (a fork of it starts its own), folder, search path
+_SERVERS: dict[tuple[object, ...], Server] = {}
+_QUESTIONS: dict[Server, _Questions] = {}
 _NOTES: dict[str, str] = {}  # for the user by subject, not yet taken
 
 
-def processes_for(name: str, count: int = 1, folder: CodeFolder | None = None) -> UserProcesses:
-    """Return the processes that run the code of a trainable for this process; start them if there are none.
+def server_for(name: str, folder: CodeFolder | None = None) -> Server:
+    """Return the server that starts processes with the code of a trainable; start it if there is none.
 
-    `folder` is that of a code version; the processes of all other versions are then ended.
+    `folder` is that of a code version; the servers of all other versions are then ended.
     """
-    for other in [key for key in _PROCESSES if folder is not None and key[0] not in (None, folder)]:
-        _PROCESSES.pop(other).end()
-    key = (folder, name, count, os.getpid(), os.path.realpath("."), *sys.path)
-    found = _PROCESSES.get(key)
+    for other in [key for key in _SERVERS if folder is not None and key[0] not in (None, folder)]:
+        _SERVERS.pop(other).end()
+    key = (folder, name, os.getpid(), os.path.realpath("."), *sys.path)
+    found = _SERVERS.get(key)
     if found is None or not found.alive:
-        if found is not None:
-            found.end()
-        found = _PROCESSES[key] = UserProcesses(count, folder)
+        found = _SERVERS[key] = Server(name, folder)
     return found
+
+
+def started(
+    name: str, output: Output, watch: Callable[[], object], *, trains: bool, folder: CodeFolder | None = None
+) -> UserProcess:
+    """Return a new process that has imported the code of a trainable."""
+    server = server_for(name, folder)
+    process = server.start(output, trains=trains, watch=watch)
+    if server.note:
+        note("server", server.note)
+    return process
 
 
 def end_processes() -> None:
     """End the processes of this one that run a user's code."""
-    for processes in _PROCESSES.values():
-        processes.end()
-    _PROCESSES.clear()
+    for server in _SERVERS.values():
+        server.end()
+    _SERVERS.clear()
+    for asked in _QUESTIONS.values():
+        asked.process.end()
+        asked.close()
+    _QUESTIONS.clear()
 
 
 atexit.register(end_processes)
@@ -69,16 +83,15 @@ def take_notes() -> dict[str, str]:
     return notes
 
 
+def note(subject: str, text: str) -> None:
+    """Tell the user something of the code's processes; of one subject only what is new."""
+    _NOTES[subject] = text
+
+
 def runs_own_code(config: TrialConfig) -> bool:
     """Return whether a trial runs a user's code in Python: its function, or a network, task or part by import path."""
     base = base_trainable(config.trainable)
     return bool(import_paths([base, config.settings.model_dump(mode="json"), config.task.task]))
-
-
-def processes_of(config: TrialConfig) -> int:
-    """Return how many processes train each seed of a trial together."""
-    settings = config.settings
-    return settings.processes if isinstance(settings, FunctionSettings) else 1
 
 
 class GuardedPack:
@@ -87,33 +100,25 @@ class GuardedPack:
     An error of one trial is its outcome, as in any pack; the end of the process is an error of all. With `packed` the
     trainable's own pack trains the trials, otherwise there is one trial. `place` holds `data_dir`, `device` and `pause`
     as in a TrialContext. `grace_seconds` is the time in which the code may end by itself after the last report of a
-    trial, or after the trial is stopped. `folder` is that of a code version.
+    trial, or after the trial is stopped.
     """
 
     def __init__(
-        self,
-        name: str,
-        *,
-        packed: bool,
-        threads: int,
-        grace_seconds: float,
-        place: Mapping[str, Any],
-        processes: int = 1,
-        folder: CodeFolder | None = None,
+        self, name: str, *, packed: bool, threads: int, grace_seconds: float, place: Mapping[str, Any]
     ) -> None:
         self._name, self._grace = name, grace_seconds
         self._pause: Callable[[], bool] = place["pause"]
-        self._logs: dict[TrialKey, OutputLog] = {}
-        self._process = processes_for(name, processes, folder)
-        where = {key: value for key, value in place.items() if key != "pause"}
-        self._process.ask("open", name, packed, threads, where)
+        self._logs: dict[TrialKey, Output] = {}
+        self._printed, self._shown = Output(None), 0
+        self._process = started(name, self._printed, self._share, trains=True)
+        self._process.ask("open", packed, threads, {key: value for key, value in place.items() if key != "pause"})
 
     def add(self, members: Sequence[Member]) -> None:
         """Add trials to the pack."""
         if not members:
             return
         for member in members:
-            self._logs[member.config.key] = OutputLog(member.checkpoints)
+            self._logs[member.config.key] = Output(member.checkpoints)
         self._ask("add", list(members))
 
     def drop(self, key: TrialKey) -> None:
@@ -125,39 +130,30 @@ class GuardedPack:
     def advance(self) -> Mapping[TrialKey, Report | Exception]:
         """Return what the trials have to say next; raise TrialError if the process has ended."""
         answer: dict[TrialKey, Report | Told] = self._ask("advance", pause=self._pause)
-        for key, each in answer.items():
-            if key in self._logs and (isinstance(each, Told) or each.final):
-                self._logs[key].flush()
         return {key: error_of(each) if isinstance(each, Told) else each for key, each in answer.items()}
 
     def close(self) -> None:
-        """Let the code end; replace a process that cannot be put back to what it was."""
-        left = self._within_grace("close") if self._process.alive else ()
-        if left:
-            self._process.end()
-            more = f" and {len(left) - 1} more" if left[1:] else ""
-            _NOTES["replaced"] = (
-                f"{self._name} leaves {left[0]}{more}, so the next trial gets a new process, which imports the code"
-                " again. (This is said once.)"
-            )
-        self._process.show(_drop)
-        for log in self._logs.values():
+        """Let the code end, and end its process."""
+        if self._process.alive:
+            self._within_grace("close")
+        self._process.end()
+        self._share()
+        for log in (*self._logs.values(), self._printed):
             log.close()
 
     def _ask(self, request: str, *arguments: Any, **options: Any) -> Any:
-        """Return the answer to a request, and keep what is printed meanwhile in the trials' logs.
+        return self._process.ask(request, *arguments, watch=self._share, **options)
 
-        The sink is set for each request, because other callers of the same process set theirs.
-        """
-        self._process.show(self._write)
-        return self._process.ask(request, *arguments, **options)
-
-    def _write(self, content: bytes) -> None:
+    def _share(self) -> None:
+        """Append what was printed since the last time to the output of each trial."""
+        content = os.pread(self._printed.descriptor, 2**24, self._shown)
+        self._shown += len(content)
         for log in self._logs.values():
             log.write(content)
+            log.trim()
 
-    def _within_grace(self, request: str, *arguments: Any) -> Any:
-        """Return the answer to a request that lets a user's code end; if it is late or fails, note that and return ().
+    def _within_grace(self, request: str, *arguments: Any) -> None:
+        """Let a user's code end; if it is late or fails, note that.
 
         It has the grace time, but at most STOP_SECONDS from the moment at which the study is to pause.
         """
@@ -170,50 +166,72 @@ class GuardedPack:
 
         begun = monotonic()
         try:
-            return self._ask(request, *arguments, limit=limit)
+            self._ask(request, *arguments, limit=limit)
         except TimeoutError:
-            _NOTES["late"] = (
+            note(
+                "late",
                 f"{self._name} did not end by itself within --grace ({self._grace:g} s) after its trial, so its process"
-                " was ended. (This is said once.)"
+                " was ended. (This is said once.)",
             )
         except AblateError as error:
-            _NOTES[str(error)] = f"{self._name}, after its trial had ended: {error}"
-        return ()
+            note(str(error), f"{self._name}, after its trial had ended: {error}")
 
 
-def _drop(content: bytes) -> None:
-    """Keep nothing of an output."""
+class _Questions:
+    """A process that answers questions about the code; what it prints is shown where messages go, or dropped."""
+
+    def __init__(self, name: str, *, shown: bool) -> None:
+        self._output, self._place, self.shown = Output(None), 0, shown
+        try:
+            self.process = started(name, self._output, self.show, trains=False)
+        except BaseException:
+            self.close()
+            raise
+
+    def show(self) -> None:
+        """Show what was printed since the last time."""
+        content = os.pread(self._output.descriptor, 2**24, self._place)
+        self._place += len(content)
+        if content and self.shown:
+            sys.stderr.write(content.decode(errors="replace"))
+            sys.stderr.flush()
+
+    def close(self) -> None:
+        """Show what is left; the process has ended."""
+        self.show()
+        self._output.close()
 
 
-def _show(content: bytes) -> None:
-    """Show what code prints while it is looked at, not trained, where messages go."""
-    sys.stderr.write(content.decode(errors="replace"))
-    sys.stderr.flush()
-
-
-def _asked(name: str, method: str, *arguments: Any, **options: Any) -> Any:
-    """Return what a method of a trainable returns in its process; raise RegistryError if the process ends.
+def _asked(
+    name: str, method: str, *arguments: Any, limit: Callable[[], float | None] = lambda: None, **named: Any
+) -> Any:
+    """Return what a method of a trainable returns in a process of the user's; raise RegistryError if that ends.
 
     What is printed is shown while the code is imported and checked, once, and not while a search asks about sizes.
     """
-    process = processes_for(name)
-    process.show(_show if method in ("check", "describe") else _drop)
+    shown, server = method in ("check", "describe"), server_for(name)
+    asked = _QUESTIONS.get(server)
     try:
-        return process.ask("call", name, method, arguments, options)
+        if asked is None or not asked.process.alive:
+            asked = _QUESTIONS[server] = _Questions(name, shown=shown)
+        asked.shown = shown
+        return asked.process.ask("call", method, arguments, named, watch=asked.show, limit=limit)
     except TrialError as error:
         raise RegistryError(f"trainable {name!r}: {error}") from error
     finally:
-        process.show(_drop)
+        if asked is not None and not asked.process.alive:
+            _QUESTIONS.pop(server, None)
+            asked.close()
 
 
 def _within(seconds: float, name: str, settings: Sequence[FunctionSettings]) -> Sequence[Sized]:
     """Return what `size` says of the first of some configurations; raise RequestError if it does not return."""
-    process = processes_for(name)
-    process.show(_drop)
     try:
-        found: Sequence[Sized] = process.ask("call", name, "sizes", (settings,), {}, limit=lambda: seconds)
-    except TrialError as error:
-        raise RequestError(f"trainable {name!r}: size(config): {error}") from error
+        found: Sequence[Sized] = _asked(name, "sizes", settings, limit=lambda: seconds)
+    except RegistryError as error:
+        if not isinstance(error.__cause__, TrialError):
+            raise
+        raise RequestError(f"trainable {name!r}: size(config): {error.__cause__}") from error
     except TimeoutError:
         raise RequestError(
             f"trainable {name!r}: size(config) has not returned for {seconds:g} s, and its process was ended: it is"
@@ -227,9 +245,7 @@ def _asking(method: str) -> Any:
     return lambda trainable, *arguments, **options: _asked(trainable.name, method, *arguments, **options)
 
 
-class _Trained:
-    """How a guarded trainable trains: in a pack of its process."""
-
+class _Own:
     def __init__(self, name: str) -> None:
         self.name = name
 
@@ -237,34 +253,18 @@ class _Trained:
     count_by_running = _asking("count_by_running")
     list_parts = _asking("list_parts")
 
-    def train(self, config: TrialConfig, **context: Unpack[TrialContext]) -> Iterator[Report]:
-        """Yield the trial's reports; closing the generator stops the trial."""
-        member = Member(config=config, checkpoints=context["checkpoints"], attempt=context["attempt"])
-        place = {"data_dir": context["data_dir"], "device": context["device"], "pause": context["pause"]}
-        pack = GuardedPack(
-            self.name,
-            packed=False,
-            threads=1,
-            grace_seconds=STOP_SECONDS,
-            place=place,
-            processes=processes_of(config),
-            folder=CodeFolder.of(config.trainable, context.get("versions")),
-        )
-        try:
-            pack.add([member])
-            while True:
-                found = pack.advance()[config.key]
-                if isinstance(found, Exception):
-                    raise found
-                yield found
-                if found.final:
-                    return
-        finally:
-            pack.close()
 
-
-class GuardedFunction(_Trained, OwnTrainable):
+class GuardedFunction(_Own, OwnTrainable):
     """A training function of the user's; what it is called with and what it returns cross a border."""
+
+    def train(self, config: TrialConfig, **context: Unpack[TrialContext]) -> Iterator[Report]:
+        """Yield the trial's reports; see `functions.trial.train`."""
+        folder = CodeFolder.of(config.trainable, context.get("versions"))
+
+        def start(output: Output, watch: Callable[[], object]) -> UserProcess:
+            return started(self.name, output, watch, trains=True, folder=folder)
+
+        return train(start, config, note, **context)
 
     def remarks(
         self, task: TaskConfig, facts: DatasetFacts, settings: TrainableSettings | None, data_dir: Path | None
@@ -313,7 +313,7 @@ class GuardedFunction(_Trained, OwnTrainable):
     describe = _asking("describe")  # what a new study file needs to know of the function: `Described`
 
 
-class Guarded(_Trained):
+class Guarded(_Own):
     """Another trainable whose settings name a user's code: every call of it crosses the border."""
 
     check_data = _asking("check_data")
@@ -325,6 +325,22 @@ class Guarded(_Trained):
     estimate_seconds = _asking("estimate_seconds")
     group_key = _asking("group_key")
     measure_pack = _asking("measure_pack")
+
+    def train(self, config: TrialConfig, **context: Unpack[TrialContext]) -> Iterator[Report]:
+        """Yield the trial's reports; closing the generator stops the trial."""
+        place = {"data_dir": context["data_dir"], "device": context["device"], "pause": context["pause"]}
+        pack = GuardedPack(self.name, packed=False, threads=1, grace_seconds=STOP_SECONDS, place=place)
+        try:
+            pack.add([Member(config=config, checkpoints=context["checkpoints"], attempt=context["attempt"])])
+            while True:
+                found = pack.advance()[config.key]
+                if isinstance(found, Exception):
+                    raise found
+                yield found
+                if found.final:
+                    return
+        finally:
+            pack.close()
 
     def open_pack(self, *, data_dir: Path | None, device: str, pause: Callable[[], bool]) -> Pack:
         """See `Trainable.open_pack`."""

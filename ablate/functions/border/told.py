@@ -10,7 +10,6 @@ from ablate.base import errors
 from ablate.base.errors import AblateError, RequestError, TrialError, TrialFault, lacks_memory
 from ablate.base.plain_text import storable
 from ablate.functions.blame import last_place, user_line
-from ablate.functions.ranks import Ranks
 
 _FRAME = re.compile(r'^  File "(.+)", line (\d+) in ', re.M)  # as faulthandler writes it
 
@@ -34,10 +33,10 @@ def tell(error: BaseException) -> Told:
     name = type(error).__name__
     if isinstance(error, AblateError) and hasattr(errors, name) and type(error) is getattr(errors, name):
         kind = error.kind if isinstance(error, TrialError) else "trial"
-        return Told(type=name, text=storable(f"{Ranks.here().words()}{error}"), detail=detail, kind=kind)
+        return Told(type=name, text=storable(str(error)), detail=detail, kind=kind)
     if isinstance(error, RequestError):  # a subclass of another module, where `error_of` does not look
         return Told(type=RequestError.__name__, text=storable(str(error)), detail=detail)
-    text = f"{Ranks.here().words()}{user_line(error)}"
+    text = user_line(error)
     memory = isinstance(error, MemoryError) or lacks_memory(f"{name}: {text}")
     return Told(type=TrialError.__name__, text=storable(text), detail=detail, kind="memory" if memory else "trial")
 
