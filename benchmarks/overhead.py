@@ -32,7 +32,7 @@ from ray import tune
 from record import made_by
 
 from ablate.core.config import DatasetFacts
-from ablate.core.trainable import PackSize, load_trainable
+from ablate.core.trainable import load_trainable
 from ablate.core.trial import Report, TrialConfig
 from ablate.driver.data_checks import check_data
 from ablate.engine.models.settings import InputShape
@@ -84,7 +84,7 @@ def noop(config: TrialConfig, **_: object) -> Iterator[Report]:
     yield Report(epoch=1, metrics=(metrics,), wall_seconds=0.0, diverged=(False,), final=True)
 
 
-def ours(trials: int, *, executor: str, tracker: str, pack: PackSize | None = None, function: bool = False) -> Timing:
+def ours(trials: int, *, executor: str, tracker: str, pack: int | None = None, function: bool = False) -> Timing:
     """Run a study as the driver does; with `pack` its trials train a step, in packs of that size.
 
     With `function` they call the function of `noop.py` in a process of its own.

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from record import RESULTS, write_csv
 
-from ablate.core.trainable import PackSize, load_trainable
+from ablate.core.trainable import load_trainable
 from ablate.core.trial import TrialConfig
 from ablate.driver.data_checks import check_data
 from ablate.execution import LocalExecutor
@@ -64,10 +64,10 @@ def main() -> None:
     """Run the studies in turn, print the ratios and write the CSV."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--packs", nargs="+", default=["1", "4", "8", "16", "auto"])
+    parser.add_argument("--packs", nargs="+", default=["1", "4", "8", "16", "64"])
     asked = parser.parse_args()
-    packs: list[PackSize] = [int(text) if text.isdigit() else "auto" for text in asked.packs]
-    seconds: dict[tuple[str, PackSize], list[float]] = {}
+    packs = [int(text) for text in asked.packs]
+    seconds: dict[tuple[str, int], list[float]] = {}
     expected: dict[str, Numbers] = {}
     for _ in range(asked.rounds):
         for name, text in STUDIES.items():
@@ -94,7 +94,7 @@ def main() -> None:
     write_csv(RESULTS / "packs.csv", rows)
 
 
-def run(text: str, pack: PackSize) -> tuple[float, Numbers]:
+def run(text: str, pack: int) -> tuple[float, Numbers]:
     """Run a study and return its CPU seconds and every number that it has recorded."""
     study = parse_study(text, "benchmark")
     trainable, facts = load_trainable(study.trainable), check_data(study, None)

@@ -311,11 +311,11 @@ class TestCache:
             made.append("made")
             return content
 
-        assert [cached_bytes("kernels", "library.so", make) for _ in range(3)] == [content] * 3
+        assert [cached_bytes("pages", "library.so", make) for _ in range(3)] == [content] * 3
         assert len(made) == 1
-        path = tmp_path / "cache" / "ablate" / "kernels" / "library.so"
+        path = tmp_path / "cache" / "ablate" / "pages" / "library.so"
         path.write_bytes(path.read_bytes() + b"\0")
-        assert [cached_bytes("kernels", "library.so", make) for _ in range(2)] == [content] * 2
+        assert [cached_bytes("pages", "library.so", make) for _ in range(2)] == [content] * 2
         assert len(made) == 2
 
 
@@ -359,19 +359,19 @@ def test_the_url_of_a_database_is_the_inverse_for_every_printable_character() ->
 
 
 def test_a_private_folder_stays_the_one_that_was_opened(tmp_path: Path) -> None:
-    folder, theirs = tmp_path / "cache" / "kernels", tmp_path / "theirs"
+    folder, theirs = tmp_path / "cache" / "pages", tmp_path / "theirs"
     theirs.mkdir(mode=0o777)
     with open_private(folder) as place:
         folder.rename(tmp_path / "moved")
         theirs.rename(folder)
-        DiskFolder(place).write("library.so", b"own")
-    assert (tmp_path / "moved" / "library.so").read_bytes() == b"own"
+        DiskFolder(place).write("script.js", b"own")
+    assert (tmp_path / "moved" / "script.js").read_bytes() == b"own"
     assert not any(folder.iterdir())
 
 
 @pytest.mark.parametrize("kind", ["open to others", "a link", "a file"])
 def test_a_folder_that_others_may_change_is_not_private(tmp_path: Path, kind: str) -> None:
-    folder = tmp_path / "kernels"
+    folder = tmp_path / "pages"
     if kind == "a file":
         folder.write_text("")
     elif kind == "a link":
@@ -380,5 +380,5 @@ def test_a_folder_that_others_may_change_is_not_private(tmp_path: Path, kind: st
     else:
         folder.mkdir()
         folder.chmod(0o750)
-    with pytest.raises(OSError, match="kernels"), open_private(folder):
+    with pytest.raises(OSError, match="pages"), open_private(folder):
         pass

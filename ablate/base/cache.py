@@ -20,13 +20,11 @@ def cache_folder() -> Path:
     return (cache if cache.is_absolute() else Path("~/.cache").expanduser().absolute()) / "ablate"
 
 
-def cached_bytes(
-    kind: str, name: str, make: Callable[[], bytes], *, good: Callable[[bytes], bool] = lambda _: True
-) -> bytes:
+def cached_bytes(kind: str, name: str, make: Callable[[], bytes]) -> bytes:
     """Return what the folder `kind` of the user's cache keeps as `name`; else make it, and keep it.
 
-    What it keeps is run, or shown in a page: the folder is `open_private`, and only a file of this user that is whole,
-    `good` and writable by nobody else is used. `name` must change whenever the content may.
+    What it keeps is shown in a page: the folder is `open_private`, and only a file of this user that is whole and
+    writable by nobody else is used. `name` must change whenever the content may.
     """
     with ExitStack() as opened:
         try:
@@ -35,7 +33,7 @@ def cached_bytes(
             return make()
         with suppress(OSError):
             digest, _, kept = folder.read(name, own=True).partition(b"\n")
-            if digest == sha256(kept).hexdigest().encode() and good(kept):
+            if digest == sha256(kept).hexdigest().encode():
                 return kept
         content = make()
         with suppress(OSError):

@@ -92,11 +92,14 @@ def runs_folder(text: str | Path) -> Path:
     return Path(text)
 
 
-def pack_size(text: object) -> int | Literal["auto"]:
+AUTO_PACK = 64  # trials
+
+
+def pack_size(text: object) -> int:
     """Return the value of --pack; raise RequestError if it is neither a number from 1 nor `auto`."""
     pack = str(text)
     if pack == "auto":
-        return "auto"
+        return AUTO_PACK
     if not (pack.isascii() and pack.isdigit() and int(pack) >= 1):
         raise RequestError(f"--pack {pack}: must be a whole number from 1, or auto.")
     return int(pack)
@@ -144,8 +147,8 @@ GATHERED: dict[str, Any] = {  # by the name of a field of RunOptions, in the ord
         typer.Option(
             metavar="N|auto",
             parser=pack_size,
-            help="Train up to N trials of one architecture together in one worker; auto measures how many are"
-            " quickest.",
+            help=f"Train up to N trials of one architecture together in one worker; auto is {AUTO_PACK}. Where memory"
+            " does not suffice, N is halved.",
         ),
     ],
     "address": Annotated[

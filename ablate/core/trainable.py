@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NotRequired, Protocol, TypedDict, Unpack
+from typing import Any, NotRequired, Protocol, TypedDict, Unpack
 
 from ablate.base.files import Place
 from ablate.core import config
@@ -60,9 +60,6 @@ class PlannedTrials:
     data_dir: Path | None
     replicates: int
     protocol: config.Protocol
-
-
-PackSize = int | Literal["auto"]  # trials that train together in one worker, at most; "auto": as many as are quickest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,12 +200,6 @@ class Trainable(Protocol):
 
     def open_pack(self, *, data_dir: Path | None, device: str, pause: Callable[[], bool]) -> Pack:
         """Return an empty pack, whose trials are added later; only trials with a group key are."""
-
-    def measure_pack(self, config: TrialConfig, *, data_dir: Path | None, device: str, most: int) -> int:
-        """Return how many trials like `config`, at most `most`, a pack should have on this device.
-
-        Memory and throughput of a few steps decide.
-        """
 
     def serve(
         self, config: TrialConfig, *, checkpoints: Place, data_dir: Path | None, replicate: int = 0

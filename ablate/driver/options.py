@@ -10,7 +10,6 @@ from ablate.studies.locations import Locations
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ablate.core.trainable import PackSize
 
 METRICS_HOST = "127.0.0.1"  # this machine only, because the metrics need no password
 
@@ -24,7 +23,7 @@ class RunOptions(Locations):
     gpus_per_trial: float = 1.0
     cpus_per_trial: float | None = None
     seeds_at_once: int | None = None
-    pack: PackSize = 1
+    pack: int = 1
     address: str | None = None
     autoscale: int | None = None
     device: str = "auto"

@@ -77,11 +77,10 @@ Outcome = Report | Failure | Paused | Crowded
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    """The outcomes of some trials of a worker's pack; `size` is the pack size that it measured, returned once.
+    """The outcomes of some trials of a worker's pack.
 
     `notes` are lines for the user, by subject: about the user's own code, and what a worker has logged as a warning.
     """
 
     outcomes: Mapping[TrialKey, Outcome]
-    size: int | None = None
     notes: Mapping[str, str] = field(default_factory=dict)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from ablate.base.files import Place
 from ablate.core.code_version import VERSIONS
-from ablate.core.trainable import PackSize
 from ablate.execution.pack_run import Assignment, PackRun
 from ablate.execution.packing import Packing, RunningPack, member_of
 from ablate.execution.signals import Interruption
@@ -32,7 +31,7 @@ class LocalExecutor:
     device: str = "auto"
     trainer: str | None = None
     threads: int = 1
-    pack: PackSize = 1
+    pack: int = 1
     grace_seconds: float = 25.0
     seeds_at_once: int | None = None
 
@@ -57,7 +56,6 @@ class LocalExecutor:
                     threads=self.threads,
                     seeds_at_once=self.seeds_at_once,
                     packed=pack.packed,
-                    measure=pack.measures,
                     versions=self.home.absolute() / VERSIONS,
                     grace_seconds=self.grace_seconds,
                 )

@@ -17,7 +17,7 @@ from ablate.core.trainable import Member, Pack, load_trainable
 from ablate.core.trial import Report, TrialKey
 from ablate.execution.executor import Crowded, Failure, Outcome, Paused, Turn
 from ablate.functions.alone import Alone
-from ablate.functions.border.guarded import Guarded, GuardedFunction, GuardedPack, runs_own_code, take_notes
+from ablate.functions.border.guarded import GuardedFunction, GuardedPack, runs_own_code, take_notes
 from ablate.functions.memory import keep_freed_memory
 from ablate.functions.trainable import OwnTrainable
 
@@ -28,8 +28,7 @@ TRAINERS = Registry("trainer", {})
 class Assignment:
     """A pack of trials and everything that a process needs to train it.
 
-    `packed` says whether the trials have a group key; one that has none trains alone. If `measure` is not 0, the
-    process first measures how many such trials it should train together, at most `measure`. `device` is a torch device,
+    `packed` says whether the trials have a group key; one that has none trains alone. `device` is a torch device,
     never `auto`. `trainer`, an import path, replaces the trainable's `train`. Parts given by import path are also
     searched for on `search_path`. `code` refers to the user's code in a cluster's object store (`carried_code`), if it
     was sent. `versions` holds the folders of code versions. A user's code has `grace_seconds` to end by itself.
@@ -42,7 +41,6 @@ class Assignment:
     threads: int
     seeds_at_once: int | None = None
     packed: bool = False
-    measure: int = 0
     search_path: tuple[str, ...] = ()
     code: Any = None
     versions: Path | None = None
@@ -63,16 +61,13 @@ class PackRun:
         self._assignment, self._pause = assignment, pause
         self._keys = [member.config.key for member in assignment.members]
         self._pack: Pack | None = None
-        self._measures = assignment.measure
 
     def turn(self) -> Turn:
-        """Train until a trial has an outcome, and return it; the first turn may return a measured size instead."""
+        """Train until a trial has an outcome, and return it."""
         try:
             if self._pack is None:
                 with collecting_rarely():  # torch is imported, in a worker
                     self._pack = self._open()
-            if self._measures:
-                return self._measured()
             found = self._pack.advance()
         except Exception as error:
             outcomes = self._for_all(error)
@@ -135,13 +130,6 @@ class PackRun:
         config = self._assignment.members[0].config
         own = trainable_kind(base_trainable(config.trainable)) == OWN_FUNCTION
         return self._assignment.trainer is None and not own and runs_own_code(config)
-
-    def _measured(self) -> Turn:
-        given = self._assignment
-        config, most, self._measures = given.members[0].config, self._measures, 0
-        trainable = Guarded(config.trainable) if self._guarded else load_trainable(config.trainable)
-        size = trainable.measure_pack(config, data_dir=given.data_dir, device=given.device, most=most)
-        return Turn(outcomes={}, size=size)
 
     def _for_all(self, error: Exception) -> dict[TrialKey, Outcome]:
         """Return the outcome of every trial after an error of them all.

@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING
 
 from ablate.base.errors import CheckpointDownError
 from ablate.base.files import Place
-from ablate.core.trainable import Member, PackSize
+from ablate.core.trainable import Member
 from ablate.core.trial import Decision, TrialConfig, TrialKey, checkpoint_folder
 from ablate.execution.executor import Crowded, Failure, Outcome, Paused, Turn
 
 if TYPE_CHECKING:
     from ablate.tuning import Search
-
-AUTO_MOST = 64  # trials of a pack whose size is measured
 
 logger = logging.getLogger("ablate.execution")
 
@@ -26,14 +24,12 @@ logger = logging.getLogger("ablate.execution")
 class RunningPack:
     """The trials that one worker trains now, by their keys.
 
-    `packed` says whether they have a group key. `measures` is the largest pack size that the worker is to measure, or
-    0. `durable` are the trials that have not trained since their last checkpoint: those that have joined or reported
-    since the worker's last turn.
+    `packed` says whether they have a group key. `durable` are the trials that have not trained since their last
+    checkpoint: those that have joined or reported since the worker's last turn.
     """
 
     members: dict[TrialKey, Member]
     packed: bool = False
-    measures: int = 0
     durable: set[TrialKey] = field(default_factory=set)
 
 
@@ -47,15 +43,15 @@ def member_of(config: TrialConfig, *, search: Search, store: Place) -> Member:
 class Packing:
     """Forms packs from what the search hands out, and commits what their workers return.
 
-    A pack has up to `most` trials. With "auto" a worker measures how many are best, once for each group key.
-    Each of `slots()` workers gets its share of the trials that can run, so that none is idle at the end of a study.
+    A pack has up to `most` trials, and half as many of a group key once they do not fit into memory. Each of `slots()`
+    workers gets its share of the trials that can run, so that none is idle at the end of a study.
     """
 
     search: Search
     member: Callable[[TrialConfig], Member]
-    most: PackSize = 1
+    most: int = 1
     slots: Callable[[], int] = lambda: 1
-    _sizes: dict[str, int] = field(default_factory=dict)  # by group key, where measured or reduced
+    _sizes: dict[str, int] = field(default_factory=dict)  # by group key, where memory did not suffice
     _said: set[str] = field(default_factory=set)  # subjects of notes, each of which is logged once
     _alone: bool = False  # whether the trial that was last handed out to a free worker has no group key
 
@@ -68,8 +64,6 @@ class Packing:
         pack = RunningPack(members={c.key: self.member(c) for c in configs}, packed=group is not None)
         pack.durable = set(pack.members)
         self._alone = group is None
-        if group is not None and self._size(group) is None:
-            pack.measures = min(AUTO_MOST, self._share())
         self.fill(pack)
         return pack
 
@@ -102,17 +96,16 @@ class Packing:
 
     def workers(self) -> int:
         """Return how many workers the trials that can run now would occupy, at most."""
-        size = 1 if self.most == "auto" or self._alone else self.most
+        size = 1 if self._alone else self.most
         return math.ceil(self.search.most_at_once() / size)
 
     def fill(self, pack: RunningPack) -> tuple[Member, ...]:
         """Add further trials to the free places of a pack that still has some, and return them."""
         beside = [member.config for member in pack.members.values()]
         group = self._group(beside[0]) if beside else None
-        size = None if group is None else self._size(group)
-        if size is None or size <= len(beside):
+        if group is None:
             return ()
-        room = min(size, self._share()) - len(beside)
+        room = min(self._sizes.get(group, self.most), self._share()) - len(beside)
         joined = [self.member(config) for config in self.search.next_pack(room, beside)] if room > 0 else []
         pack.members |= {member.config.key: member for member in joined}
         pack.durable |= {member.config.key for member in joined}
@@ -125,17 +118,10 @@ class Packing:
     def _group(self, config: TrialConfig) -> str | None:
         return self.search.group_key(config) if self.most != 1 else None
 
-    def _size(self, group: str) -> int | None:
-        """Return how many trials of a group key train together, or None where that has to be measured."""
-        return self._sizes.get(group, None if self.most == "auto" else self.most)
-
     def _learn(self, pack: RunningPack, turn: Turn) -> None:
-        """Keep the size that a worker has measured, and halve that of trials that did not fit into its memory."""
+        """Halve the size of packs like this one if its trials did not fit into the worker's memory."""
         group = self._group(next(iter(pack.members.values())).config)
         assert group is not None
-        if turn.size is not None:
-            pack.measures = 0
-            self._sizes[group] = turn.size
         if crowded := sum(isinstance(outcome, Crowded) for outcome in turn.outcomes.values()):
             self._sizes[group] = max(1, crowded // 2)
             logger.warning("%d trials did not fit into memory together; %d at a time now", crowded, self._sizes[group])

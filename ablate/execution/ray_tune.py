@@ -14,7 +14,6 @@ import ray
 from ablate.base.errors import ResourceError
 from ablate.base.files import Place
 from ablate.core.code_version import SHORT, VERSIONS, CodeVersion
-from ablate.core.trainable import PackSize
 from ablate.execution.autoscaling import NodeRequest, bundle_of
 from ablate.execution.carried_code import pack as pack_files
 from ablate.execution.cluster import (
@@ -58,7 +57,7 @@ class RayExecutor:
     address: str | None = None
     autoscale: int | None = None
     trainer: str | None = None
-    pack: PackSize = 1
+    pack: int = 1
     code: tuple[Path, ...] = ()
     grace_seconds: float = 25.0
     seeds_at_once: int | None = None
@@ -116,7 +115,7 @@ class RayExecutor:
             return slots_on(node_resources(), cpus=held.cpus, share=held.gpus, gpus=self.gpus)
 
         member = partial(member_of, search=search, store=store)
-        most: PackSize = self.pack if self.trainer is None else 1  # another trainer takes one trial at a time
+        most = self.pack if self.trainer is None else 1  # another trainer takes one trial at a time
         return TuneSession(
             search=search,
             packing=Packing(search=search, member=member, most=most),
@@ -159,7 +158,6 @@ class RayExecutor:
             threads=held.threads,
             seeds_at_once=self.seeds_at_once,
             packed=pack.packed,
-            measure=pack.measures,
             search_path=tuple(sys.path),
             code=carried(members[0].config.trainable),
             versions=self._versions,

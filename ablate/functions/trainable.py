@@ -69,10 +69,6 @@ class OwnTrainable:
         """Raise TypeError: no trial has a group key."""
         raise TypeError(f"{type(self).__name__} trains one trial at a time")
 
-    def measure_pack(self, config: TrialConfig, *, data_dir: Path | None, device: str, most: int) -> int:
-        """Return 1."""
-        return 1
-
     def serve(self, config: TrialConfig, *, checkpoints: Place, data_dir: Path | None, replicate: int = 0) -> KeptFiles:
         """Return what a seed has kept, as of the report of the trial that counts."""
         return KeptFiles(write=partial(self.write_kept, config, checkpoints, replicate))

@@ -101,4 +101,4 @@ def test_a_pack_that_is_no_number_is_refused(
 
 def test_a_pack_may_be_measured(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     typed(monkeypatch, "search", "plain.yaml", "--pack", "auto")
-    assert asked[0][1] == RunOptions(runs_dir=Path("runs"), pack="auto")
+    assert asked[0][1] == RunOptions(runs_dir=Path("runs"), pack=64)

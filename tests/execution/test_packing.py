@@ -30,13 +30,11 @@ Fault = Callable[[Sequence[Member]], None]
 class ScriptedPacks:
     """A trainable whose packs report closed-form accuracies; `fault` may raise in a turn, `own` for one trial.
 
-    `turns` lists the trials that trained together, turn by turn. `measured` is what a measurement says.
+    `turns` lists the trials that trained together, turn by turn.
     """
 
     def __init__(self) -> None:
         self.turns: list[list[int]] = []
-        self.measurements: list[int] = []
-        self.measured = 1
         self.fault: Fault = lambda members: None
         self.own: Callable[[TrialConfig], None] = lambda config: None
 
@@ -45,10 +43,6 @@ class ScriptedPacks:
 
     def open_pack(self, *, data_dir: Path | None, device: str, pause: Callable[[], bool]) -> ScriptedPack:
         return ScriptedPack(self, pause)
-
-    def measure_pack(self, config: TrialConfig, *, data_dir: Path | None, device: str, most: int) -> int:
-        self.measurements.append(most)
-        return min(self.measured, most)
 
 
 class ScriptedPack:
@@ -197,16 +191,6 @@ def test_an_error_of_all_finds_the_trial_that_caused_it(tmp_path: Path, script: 
     assert [payload["trial"] for payload in told] == [0, 1, 2, 3]
     assert told[0]["message"] == "its pack failed: ValueError: planted"
     assert "ValueError: planted" in told[0]["detail"]
-
-
-def test_a_size_is_measured_once_for_an_architecture(tmp_path: Path, script: ScriptedPacks) -> None:
-    script.measured = 3
-    study = rates(model={"width": {"choices": [8, 16]}, "depth": 1}, budget={"trials": 20})
-    run(study, tmp_path, "auto")
-    assert len(script.measurements) == 2
-    assert script.measurements[0] == 20, "no more than can run"
-    assert max(map(len, script.turns)) == 3
-    assert states(tmp_path) == [TrialState.COMPLETE] * 20
 
 
 def test_what_can_run_is_shared_among_the_workers(tmp_path: Path, script: ScriptedPacks) -> None:

@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ablate.base.errors import RequestError
-from ablate.engine.models.fused import can_multiply, can_normalise, fused_affine, fused_norm
 
 Draw = Callable[[str, tuple[int, ...]], Tensor]
 """Returns standard normal values for a parameter's path and shape; the same path gives the same values."""
@@ -49,8 +48,6 @@ def unit_gain(draw: Draw, path: str, inputs: int, outputs: int) -> Tensor:
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return x W + b [R, ..., N] of x [R, ..., K], weight [R, K, N] and bias [R, N]."""
-    if can_multiply(x, weight, bias):
-        return fused_affine(x, weight, bias)
     apply = _affine_on_gpu if x.device.type == "cuda" else _affine
     return apply(x.reshape(weight.shape[0], -1, weight.shape[1]), weight, bias).view(*x.shape[:-1], weight.shape[2])
 
@@ -150,14 +147,12 @@ def softmax(x: Tensor) -> Tensor:
 
 
 def norm_by_replicate(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """Normalise x [R, B, T, N] by a compiled kernel or by one pass per replicate, in float32 if x has half precision.
+    """Normalise x [R, B, T, N] by one pass per replicate, in float32 if x has half precision.
 
-    By torch on a CPU, one pass per replicate takes a quarter less time than one for all. Its kernels for bfloat16 take
+    On a CPU, one pass per replicate takes a quarter less time than one for all. Its kernels for bfloat16 take
     longer than those for float32: for N = 60 twice as long forward and three times backward.
     """
     wide, scale, shift = widen(x), widen(scale), widen(shift)
-    if can_normalise(wide, scale, shift):
-        return fused_norm(wide, scale, shift, epsilon=NORM_EPSILON).to(x.dtype)
     if len(x) == 1:
         first = F.layer_norm(wide.squeeze(0), x.shape[-1:], scale.squeeze(0), shift.squeeze(0), NORM_EPSILON)
         return first.unsqueeze(0).to(x.dtype)

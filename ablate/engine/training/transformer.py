@@ -123,12 +123,6 @@ class Transformer:
 
         return TrialPack(load=load, data_dir=data_dir, device=device, pause=pause)
 
-    def measure_pack(self, config: TrialConfig, *, data_dir: Path | None, device: str, most: int) -> int:
-        """Return the least number of trials whose throughput is near the best; see `training.pack_size`."""
-        from ablate.engine.training.pack_size import measure_pack
-
-        return measure_pack(config, data_dir=data_dir, device=device, most=most)
-
     def serve(
         self, config: TrialConfig, *, checkpoints: Place, data_dir: Path | None, replicate: int = 0
     ) -> ServedNetwork:

@@ -324,7 +324,6 @@ class Guarded(_Own):
     size_form = _asking("size_form")
     estimate_seconds = _asking("estimate_seconds")
     group_key = _asking("group_key")
-    measure_pack = _asking("measure_pack")
 
     def train(self, config: TrialConfig, **context: Unpack[TrialContext]) -> Iterator[Report]:
         """Yield the trial's reports; closing the generator stops the trial."""

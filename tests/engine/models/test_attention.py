@@ -10,7 +10,7 @@ import torch
 from scipy.optimize import linprog
 from torch import nn
 
-from ablate.engine.models.attention import Attention
+from ablate.engine.models.attention import Attention, attend_by_head
 from ablate.engine.models.positions import pair_sinusoidal, sinusoidal
 from support.model_cases import config, filled, normal
 
@@ -198,3 +198,25 @@ def test_separate_equals_torch_multihead_attention(heads: int, causal: bool) -> 
     z_own, weights_own = reference(layer)(x, x, x, attn_mask=hidden, average_attn_weights=False)
     torch.testing.assert_close(z, z_own, **EXACT)
     torch.testing.assert_close(weights, weights_own, **EXACT)
+
+
+@pytest.mark.parametrize(("heads", "width"), [(1, 1), (1, 60), (2, 27), (4, 4), (8, 3)])
+@pytest.mark.parametrize("tokens", [1, 5, 16, 17, 64])
+@pytest.mark.parametrize("masked", [False, True])
+def test_attention_of_replicates_is_softmax_in_float64_with_its_gradients(
+    heads: int, width: int, tokens: int, masked: bool
+) -> None:
+    given = [normal(2, 3, tokens, heads * width, seed=n).requires_grad_() for n in range(3)]
+    grad = normal(2, 3, tokens, heads * width, seed=3) / tokens
+    mask = torch.ones(tokens, tokens, dtype=torch.bool).tril() if masked else None
+    q, k, v = (one.unflatten(-1, (heads, width)).transpose(-3, -2) for one in given)
+    similarity = q @ k.mT * width**-0.5
+    weights = torch.softmax(similarity if mask is None else similarity.masked_fill(~mask, -torch.inf), -1)
+    wanted = (weights @ v).transpose(-3, -2).flatten(-2)
+    rounded = [one.detach().float().requires_grad_() for one in given]
+    found = attend_by_head(*rounded, mask, heads=heads, scale=width**-0.5)
+    gradients = zip(
+        torch.autograd.grad(found, rounded, grad.float()), torch.autograd.grad(wanted, given, grad), strict=True
+    )
+    for one, other in ((found.detach(), wanted.detach()), *gradients):
+        assert float((one - other).abs().max()) < 1e-6 * max(1.0, float(other.abs().max()))

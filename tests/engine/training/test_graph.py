@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ablate.engine.models import build, fused, initial_parameters, layers
+from ablate.engine.models import build, initial_parameters, layers
 from ablate.engine.models.settings import InputShape, ModelConfig
 from ablate.engine.tasks import Classification
 from ablate.engine.training import ReplicaGroup, multipliers
@@ -48,9 +48,8 @@ MODELS = {
 
 @pytest.fixture(autouse=True)
 def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the CPU take the GPU's path, which does not ask whether a row is frozen and has only torch's operations."""
+    """Let the CPU take the GPU's path, which does not ask whether a row is frozen."""
     monkeypatch.setattr(RowState, "known_alive", False)
-    monkeypatch.setattr(fused, "checked_kernels", lambda: None)
     gc.freeze()  # each recording collects, which takes long in a process that has run many tests
 
 

@@ -25,14 +25,13 @@ from ablate.core.trial import TrialConfig
 from ablate.engine.models.layers import affine
 from ablate.engine.training import train
 from ablate.engine.training.graph import record_graph
-from ablate.engine.training.pack_size import measure_pack
 from support import small_training, text_cases
 from support.commands import LOCAL, TINY, run, write_study
 from support.own_networks import NETWORKS
 from support.pretended_gpu import GPU, GpuTensor, pretended_gpu
 from tests.engine.tasks import test_arrays
 from tests.engine.training import test_cuda, test_own_networks
-from tests.engine.training.test_cuda import close, losses, trial
+from tests.engine.training.test_cuda import close, losses
 
 ROUNDED = 1e-5  # float32: a GPU takes another form of layer normalisation
 
@@ -252,11 +251,6 @@ def test_streamed_images_are_trained_on_as_resident_ones() -> None:
     with pretended_gpu():
         close(losses(list(train(config, device="cuda", data=replace(streamed, train_inputs=stream)))), wanted, ROUNDED)
     assert stream.closed
-
-
-@pytest.mark.usefixtures("gpu")
-def test_the_size_of_a_pack_is_measured() -> None:
-    assert measure_pack(trial(), data_dir=None, device="cuda", most=2) in (1, 2)
 
 
 @pytest.mark.services

@@ -127,12 +127,12 @@ def test_a_module_without_the_row_mark_runs_through_vmap_with_the_same_losses() 
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adam", "sgd"])
-@pytest.mark.parametrize("slots", [(2,), (2, 0), (0, 1, 2, 3), (3, 2, 1, 0)], ids=str)
+@pytest.mark.parametrize("slots", [(2,), (2, 0), (11, 1, 2), tuple(reversed(range(16)))], ids=str)
 def test_a_replica_is_bitwise_the_same_in_any_company(slots: tuple[int, ...], optimizer: str) -> None:
     config = model(width=20, mlp=24, heads=2, similarity="shared")
-    trains = four(precision="float32", optimizer=optimizer, clip_norm=0.5, label_smoothing=0.1)
-    data = batches(4, torch.float32)
-    group, losses = train_rows(config, trains, seeds=(0, 1, 2, 3), data=data)
+    trains = 4 * four(precision="float32", optimizer=optimizer, clip_norm=0.5, label_smoothing=0.1)
+    data = batches(16, torch.float32)
+    group, losses = train_rows(config, trains, seeds=range(16), data=data)
     chosen = [(x[list(slots)], y[list(slots)]) for x, y in data]
     other, in_company = train_rows(config, [trains[s] for s in slots], seeds=slots, data=chosen)
     assert torch.equal(in_company, losses[:, list(slots)])
