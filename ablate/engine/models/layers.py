@@ -53,6 +53,13 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def _affine(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return rows [R, M, K] W + b.
+
+    torch multiplies a matrix by a vector in another way for one replicate than for several, so one is computed twice.
+    """
+    if len(rows) == 1 and 1 in (*rows.shape[1:], weight.shape[2]):
+        rows, weight = torch.cat([rows, rows]), torch.cat([weight, weight])
+        return _affine(rows, weight, None if bias is None else torch.cat([bias, bias]))[:1]
     return torch.bmm(rows, weight) if bias is None else torch.baddbmm(bias.unsqueeze(-2), rows, weight)
 
 

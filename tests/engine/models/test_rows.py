@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch.func import functional_call, grad, vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ablate.engine.models.layers import norm_at_once, norm_by_replicate, softmax
+from ablate.engine.models.layers import affine, norm_at_once, norm_by_replicate, softmax
 from ablate.engine.models.settings import InputShape
 from support.model_cases import PAIR, SET, SHAPE, TEXT, VARIANTS, ids, model, normal, text_shape
 
@@ -75,6 +75,23 @@ def test_every_one_of_sixteen_replicas_is_that_replica_alone(variant: str) -> No
     for slot in range(16):
         alone = scores_and_gradients(module, {n: v[slot : slot + 1] for n, v in rows.items()}, x[slot : slot + 1])
         assert all(torch.equal(one[0], other[slot]) for one, other in zip(alone, together, strict=True))
+
+
+@pytest.mark.parametrize("outputs", [1, 2, 10])
+@pytest.mark.parametrize("inputs", [1, 2, 16, 60])
+@pytest.mark.parametrize("samples", [1, 7, 32, 64])
+def test_a_product_with_a_vector_is_the_same_alone_and_among_others(samples: int, inputs: int, outputs: int) -> None:
+    given = [normal(16, *shape).float() for shape in ((samples, inputs), (inputs, outputs), (outputs,))]
+
+    def run(slots: list[int]) -> list[torch.Tensor]:
+        leaves = [one[slots].requires_grad_() for one in given]
+        y = affine(*leaves)
+        return [y.detach(), *torch.autograd.grad(y.square().sum(), leaves)]
+
+    together = run(list(range(16)))
+    for slots in ([3], [3, 0], [1, 5, 3]):
+        at = slots.index(3)
+        assert all(torch.equal(one[at], other[3]) for one, other in zip(run(slots), together, strict=True))
 
 
 def test_both_ways_to_normalise_rows_agree_with_plain_layer_norm() -> None:
