@@ -1,7 +1,6 @@
 """What a process per seed costs: CPU time of a trial, memory of five seeds, and the time of five on two cores.
 
-    python benchmarks/seeds.py                   # five minutes on two idle cores; writes results/seeds.csv
-    python benchmarks/seeds.py --also CHECKOUT   # and the CPU times of another version, interleaved
+    python benchmarks/seeds.py          # four minutes on two idle cores; writes results/seeds.csv
 
 CPU time is that of all processes, as the difference between a worker of few and one of more trials, divided by their
 number: what a worker does once is not in it. *plain* is the same code without ablate, in one process.
@@ -9,7 +8,6 @@ number: what a worker does once is not in it. *plain* is the same code without a
 
 from __future__ import annotations
 
-import argparse
 import re
 import subprocess
 import sys
@@ -20,7 +18,7 @@ from typing import Any
 
 from record import RESULTS, ROOT, write_csv
 
-FEW, MORE, ROUNDS = 2, 8, 3
+FEW, MORE, ROUNDS = 2, 30, 3
 SEEDS = 5
 ONE = "def train(config, run):\n    return {'val_loss': 1.0}\n"
 PLAIN = """
@@ -99,16 +97,12 @@ def cpu(code: str, folder: Path, checkout: Path) -> float:
 
 def main() -> None:
     """Measure, print and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--also", type=Path, metavar="CHECKOUT", help="another version of ablate")
-    also = parser.parse_args().also
-    checkouts = {"ablate": ROOT} | ({} if also is None else {str(also.name): also.absolute()})
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for what, text, epochs in (("one report", ONE, 1), ("README, 20 epochs", readme(), 20)):
             (folder / "train.py").write_text(text)
-            codes = {each: (OWN.replace("EPOCHS", str(epochs)) + CPU, place) for each, place in checkouts.items()}
+            codes = {"ablate": (OWN.replace("EPOCHS", str(epochs)) + CPU, ROOT)}
             if epochs > 1:
                 codes["plain"] = ("import train\n" + PLAIN + CPU, folder)
             found: dict[str, list[float]] = {each: [] for each in codes}
