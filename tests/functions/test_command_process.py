@@ -200,7 +200,7 @@ def test_a_stopped_trial_ends_what_was_started_in_other_sessions() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_nothing_of_a_command_outlives_its_worker(number: int, folder: Path) -> None:
-    """What it had started in a session of its own could write into the folder of the next attempt."""
+    """Otherwise a helper in another session could write into the folder of the next attempt."""
     script(
         STUBBORN.replace("'pid'", "'helper'")
         + "open('pid', 'w').write(str(os.getpid()))\n"
