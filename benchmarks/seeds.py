@@ -1,7 +1,6 @@
 """What a process per seed costs: CPU time of a trial, memory of five seeds, and the time of five on two cores.
 
-    python benchmarks/seeds.py                   # five minutes on two idle cores; writes results/seeds.csv
-    python benchmarks/seeds.py --also CHECKOUT   # and the CPU times of another version, interleaved
+    python benchmarks/seeds.py          # four minutes on two idle cores; writes results/seeds.csv
 
 CPU time is that of all processes, as the difference between a worker of few and one of more trials, divided by their
 number: what a worker does once is not in it. *plain* is the same code without ablate, in one process.
@@ -9,7 +8,6 @@ number: what a worker does once is not in it. *plain* is the same code without a
 
 from __future__ import annotations
 
-import argparse
 import re
 import subprocess
 import sys
@@ -20,7 +18,7 @@ from typing import Any
 
 from record import RESULTS, ROOT, write_csv
 
-FEW, MORE, ROUNDS = 2, 10, 5
+FEW, MORE, ROUNDS = 2, 30, 3
 SEEDS = 5
 ONE = "def train(config, run):\n    return {'val_loss': 1.0}\n"
 PLAIN = """
@@ -58,8 +56,8 @@ import time
 list(trial())
 def seconds(at_once):
     begun = time.perf_counter(); list(trial(SEEDS, seeds_at_once=at_once)); return time.perf_counter() - begun
-pairs = [(seconds(1), seconds(2)) for _ in range(5)]
-print(sorted(beside / turn for turn, beside in pairs)[2])
+found = [(seconds(1), seconds(2), seconds(SEEDS)) for _ in range(3)]
+print(*(sorted(each[k] / each[0] for each in found)[1] for k in (1, 2)))
 """
 MEMORY = """
 from pathlib import Path
@@ -99,16 +97,12 @@ def cpu(code: str, folder: Path, checkout: Path) -> float:
 
 def main() -> None:
     """Measure, print and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--also", type=Path, metavar="CHECKOUT", help="another version of ablate")
-    also = parser.parse_args().also
-    checkouts = {"ablate": ROOT} | ({} if also is None else {str(also.name): also.absolute()})
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for what, text, epochs in (("one report", ONE, 1), ("README, 20 epochs", readme(), 20)):
             (folder / "train.py").write_text(text)
-            codes = {each: (OWN.replace("EPOCHS", str(epochs)) + CPU, place) for each, place in checkouts.items()}
+            codes = {"ablate": (OWN.replace("EPOCHS", str(epochs)) + CPU, ROOT)}
             if epochs > 1:
                 codes["plain"] = ("import train\n" + PLAIN + CPU, folder)
             found: dict[str, list[float]] = {each: [] for each in codes}
@@ -123,8 +117,10 @@ def main() -> None:
         one, five = map(float, said(own + MEMORY.replace("SEEDS", str(SEEDS)), folder, ROOT).split())
         rows.append({"what": "MB of server and one seed", "of": "ablate", "value": f"{one:.0f}"})
         rows.append({"what": f"MB of server and {SEEDS} seeds", "of": "ablate", "value": f"{five:.0f}"})
-        ratio = float(said(own + ELAPSED.replace("SEEDS", str(SEEDS)), folder, ROOT))
-        rows.append({"what": f"{SEEDS} seeds: two side by side / in turn", "of": "ablate", "value": f"{ratio:.2f}"})
+        ratios = map(float, said(own + ELAPSED.replace("SEEDS", str(SEEDS)), folder, ROOT).split())
+        for count, ratio in zip((2, SEEDS), ratios, strict=True):
+            what = f"time of {SEEDS} seeds: {count} side by side / in turn"
+            rows.append({"what": what, "of": "ablate", "value": f"{ratio:.2f}"})
     for row in rows:
         print(f"{row['what']:45} {row['of']:10} {row['value']:>6}")
     write_csv(RESULTS / "seeds.csv", rows, packages=("torch", "numpy"))

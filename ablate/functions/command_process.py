@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import select
 import signal
@@ -11,12 +10,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from time import monotonic, perf_counter
 
 from ablate.base.errors import TrialError, TrialFault, lacks_memory
 from ablate.functions.code_folder import CodeFolder
-from ablate.functions.processes import PDEATHSIG, descendants, kill
+from ablate.functions.processes import descendants, end_descendants, end_with_parent, kill
 from ablate.functions.terminal import LineReader
 
 LOOK_SECONDS = 0.25  # after which a command that prints nothing has paused
@@ -25,14 +25,13 @@ LEFT_SECONDS = 1.0  # the same, of what a command left behind
 BLOCK, PIPE_BYTES = 2**16, 2**20  # of one read; that a pipe holds at most
 TAIL = 20  # last lines of the output that an error shows
 SHOWN = 200  # characters of each
-_LIBC = ctypes.CDLL(None)  # loaded here: `_end_with_parent` runs after a fork
 
 
 class Running:
-    """A command that runs, the only child of this process, which adopts all orphans among its descendants.
+    """A command that runs. This process has started nothing else, so that all of its descendants belong to the command.
 
-    `look` reads what it prints: each line goes to `read`, and in blocks to `say`. Raises TrialError if the command
-    cannot be started. With a `folder` it starts there, and imports what is there first.
+    `look` reads what the command prints, and gives the lines to `say` and then each line to `read`. Raises TrialError
+    if the command cannot be started. With a `folder` it starts there, and imports what is there first.
     """
 
     def __init__(
@@ -58,7 +57,7 @@ class Running:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=_end_with_parent,
+                preexec_fn=partial(end_with_parent, os.getpid(), adopts=False),
                 cwd=None if folder is None else folder.start,
                 env={**(folder.environment(environment) if folder else environment), "PYTHONUNBUFFERED": "1"},
             )
@@ -161,10 +160,8 @@ def end_descendants_in_turn() -> list[str]:
         time.sleep(0.02)
         _reap()
         left &= set(descendants(os.getpid()))
-    while left := set(descendants(os.getpid())):
-        kill(left, signal.SIGKILL)
-        time.sleep(0.002)
-        _reap()
+    end_descendants(os.getpid())
+    _reap()
     return list(found.values())
 
 
@@ -196,9 +193,3 @@ def _signal(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-
-
-def _end_with_parent() -> None:
-    """Let the kernel kill the command when the process that reads it is killed."""
-    with suppress(OSError, AttributeError):
-        _LIBC.prctl(PDEATHSIG, signal.SIGKILL)

@@ -12,15 +12,17 @@ from pathlib import Path
 PDEATHSIG, SUBREAPER = 1, 36  # options of prctl(2) on Linux
 
 
-def end_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
-    """Let the kernel send this process a signal when its parent ends, and give it the orphans among its descendants.
+def end_with_parent(parent: int, number: int = signal.SIGKILL, *, adopts: bool = True) -> None:
+    """Let the kernel send this process a signal when its parent ends.
 
-    `parent` is the process that was to be the parent; if another one is, it has ended already, and so does this one.
+    If it `adopts`, the kernel also makes it the parent of those of its descendants whose own parent has ended. `parent`
+    is the process that was to be the parent; if another one is, it has ended already, and so does this one.
     """
     with suppress(OSError, AttributeError):
         control = ctypes.CDLL(None).prctl
         control(PDEATHSIG, number)
-        control(SUBREAPER, 1)
+        if adopts:
+            control(SUBREAPER, 1)
     if os.getppid() != parent:
         os._exit(1)
 

@@ -41,8 +41,8 @@ def refuse_unmakeable(version: Version, link: Sequence[str]) -> None:
     found = list(tree_files(version.repository, version.tree))
     if submodule := next((name for mode, _, _, name in found if mode == SUBMODULE), None):
         raise RequestError(
-            f"{submodule}: is a submodule, whose files no version has: put them into the repository, or install them as"
-            " a package; a repository of its own belongs in .gitignore"
+            f"{submodule}: is a submodule of git, and a code version does not contain the files of submodules. Put them"
+            " into this repository, or install them as a package. If it is another repository, add it to .gitignore"
         )
     files = [name for _, _, _, name in found]
     if version.inside and not any(name.startswith(f"{version.inside}/") for name in files):

@@ -1,4 +1,4 @@
-"""What a resume says: what was found, who was there last, and what goes on from where."""
+"""A resumed study names the trials that it found, the last driver, and the epoch from which each trial continues."""
 
 from __future__ import annotations
 

@@ -83,5 +83,4 @@ def test_damaged_checkpoints_cost_the_epochs_that_they_held_and_nothing_else(
     repeated = run.steps_by_trial() - whole.steps_by_trial()
     assert repeated == {("digits", 0): 3 * STEPS} | ({("digits", 1): 3 * STEPS} if long else {})
     assert "continues" in last
-    assert f"{'3 epochs' if long else '1 epoch'} of training to repeat" in " ".join(last.split()), "what was lost"
     measured("newest checkpoint truncated, bit-flipped, missing: 1 epoch trained again each; all missing: all of them")

@@ -200,9 +200,10 @@ def test_a_stopped_trial_ends_what_was_started_in_other_sessions() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_nothing_of_a_command_outlives_its_worker(number: int, folder: Path) -> None:
-    """What it had started in a session of its own could write into the folder of the next attempt."""
+    """Otherwise a helper in another session could write into the folder of the next attempt."""
     script(
-        STUBBORN.replace("'pid'", "'helper'")
+        HELPER.replace("'pid'", "'silent'")
+        + STUBBORN.replace("'pid'", "'helper'")
         + "open('pid', 'w').write(str(os.getpid()))\n"
         + EPOCHS
         + "time.sleep(1000)"
@@ -214,7 +215,7 @@ def test_nothing_of_a_command_outlives_its_worker(number: int, folder: Path) -> 
         time.sleep(0.01)
     worker.send_signal(number)
     worker.wait()
-    assert have_ended([int(Path(name).read_text()) for name in ("pid", "helper")])
+    assert have_ended([int(Path(name).read_text()) for name in ("pid", "helper", "silent")])
 
 
 LAUNCHER = ("SLURM_NTASKS", "RANK", "WORLD_SIZE", "MASTER_PORT")

@@ -127,13 +127,15 @@ def test_a_report_inside_of_an_event_loop_does_not_disturb_those_of_other_seeds(
 
 @pytest.mark.parametrize("where", ["thread", "greenlet"])
 def test_a_report_from_a_thread_or_a_greenlet_of_the_users_own_works(where: str) -> None:
+    greenlet = pytest.importorskip("greenlet") if where == "greenlet" else None
+
     def train(config: Any, run: Any) -> None:
         def rounds() -> None:
             for k in range(run.length):
                 run.report({"val_loss": run.seed + k})
 
-        if where == "greenlet":
-            pytest.importorskip("greenlet").greenlet(rounds).switch()
+        if greenlet is not None:
+            greenlet.greenlet(rounds).switch()
         else:
             thread = threading.Thread(target=rounds)
             thread.start()

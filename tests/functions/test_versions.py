@@ -203,7 +203,7 @@ def test_a_link_that_a_version_cannot_have_is_refused(repo: Path, tmp_path: Path
 
 
 def test_a_submodule_and_a_repository_inside_of_one_are_refused(repo: Path, tmp_path: Path) -> None:
-    said = "{}: is a submodule, whose files no version has.*belongs in .gitignore"
+    said = r"{}: is a submodule of git, and a code version does not contain .*If it .*, add it to \.gitignore"
     library = repository(tmp_path / "library", {"lib.py": "1"})
     git(repo, "submodule", "add", "--quiet", str(library), "third/lib")
     with pytest.raises(RequestError, match=said.format("third/lib")):

@@ -43,7 +43,10 @@ def test_an_option_that_the_manifest_gives_itself_is_refused(option: str) -> Non
             request(arguments=words)
 
 
-FREE = {"--code-changed", "--cpus-per-trial", "--pack", "--tracker", "--extend", "--relocate", "--keep-going", "--json"}
+FREE = {
+    "--code-changed", "--cpus-per-trial", "--seeds-at-once", "--pack", "--tracker", "--extend", "--relocate",
+    "--keep-going", "--json",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,6 @@ SHAPE_LIST = (
     Shape(name="checkpoint_reporter"),
     Shape(name="define_by_run"),
     Shape(name="ddp"),
-    Shape(name="ddp", file="processes"),
 )
 
 Row = tuple[str, int, int, int]  # stage, trial, epoch, replicate

@@ -84,7 +84,7 @@ def take_notes() -> dict[str, str]:
 
 
 def note(subject: str, text: str) -> None:
-    """Tell the user something of the code's processes; of one subject only what is new."""
+    """Keep a message on the code's processes for the user; a later message on the same subject replaces it."""
     _NOTES[subject] = text
 
 
@@ -178,7 +178,7 @@ class GuardedPack:
 
 
 class _Questions:
-    """A process that answers questions about the code; what it prints is shown where messages go, or dropped."""
+    """A process that answers questions about the code; its output goes to standard error, or is dropped."""
 
     def __init__(self, name: str, *, shown: bool) -> None:
         self._output, self._place, self.shown = Output(None), 0, shown

@@ -1,4 +1,4 @@
-"""Trains a trial of a user's code: its seeds, each in a process of its own, report together epoch by epoch."""
+"""Trains a trial of a user's code: each seed has its own process, and an epoch is reported once all seeds have it."""
 
 from __future__ import annotations
 
