@@ -56,8 +56,8 @@ import time
 list(trial())
 def seconds(at_once):
     begun = time.perf_counter(); list(trial(SEEDS, seeds_at_once=at_once)); return time.perf_counter() - begun
-found = [(seconds(1), seconds(2), seconds(SEEDS)) for _ in range(3)]
-print(*(sorted(each[k] / each[0] for each in found)[1] for k in (1, 2)))
+found = [(seconds(1), seconds(2), seconds(3), seconds(SEEDS)) for _ in range(5)]
+print(*(sorted(each[k] / each[0] for each in found)[2] for k in (1, 2, 3)))
 """
 MEMORY = """
 from pathlib import Path
@@ -118,7 +118,7 @@ def main() -> None:
         rows.append({"what": "MB of server and one seed", "of": "ablate", "value": f"{one:.0f}"})
         rows.append({"what": f"MB of server and {SEEDS} seeds", "of": "ablate", "value": f"{five:.0f}"})
         ratios = map(float, said(own + ELAPSED.replace("SEEDS", str(SEEDS)), folder, ROOT).split())
-        for count, ratio in zip((2, SEEDS), ratios, strict=True):
+        for count, ratio in zip((2, 3, SEEDS), ratios, strict=True):
             what = f"time of {SEEDS} seeds: {count} side by side / in turn"
             rows.append({"what": what, "of": "ablate", "value": f"{ratio:.2f}"})
     for row in rows:

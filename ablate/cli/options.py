@@ -139,7 +139,9 @@ GATHERED: dict[str, Any] = {  # by the name of a field of RunOptions, in the ord
     "seeds_at_once": Annotated[
         int | None,
         typer.Option(
-            min=1, help="Seeds of one trial of your function that train side by side. (default: the trial's CPUs)"
+            min=1,
+            help="Seeds of one trial of your function that train side by side. (default: so many that none of its CPUs"
+            " idles)",
         ),
     ],
     "pack": Annotated[

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -154,8 +155,10 @@ def outcome_of(found: Report | Exception) -> Outcome:
 def _side_by_side(given: Assignment, seeds: int) -> dict[str, int]:
     """Return how many of a trial's seeds train at the same time, and on how many threads each.
 
-    Without a number it is one for each thread of the trial; on a GPU it is one, as each seed has a context of its own.
+    Without a number they are divided evenly over as many rounds as each have a seed for every thread: of five seeds on
+    two threads three train, then two, so that no thread has nothing to do. On a GPU one trains at a time, as each seed
+    has a context of its own.
     """
-    count = given.seeds_at_once or (given.threads if given.device == "cpu" else 1)
-    at_once = min(count, seeds)
+    rounds = max(seeds // given.threads, 1) if given.device == "cpu" else seeds
+    at_once = min(given.seeds_at_once or math.ceil(seeds / rounds), seeds)
     return {"seeds_at_once": at_once, "threads": max(given.threads // at_once, 1)}
