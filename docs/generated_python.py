@@ -20,7 +20,7 @@ USED: Sections = {
     },
     "Data in arrays": {"ablate": ("Task",)},
     "A sampler or a scheduler": {
-        "ablate.tuning": ("SamplerRequest", "SchedulerRequest", "Scheduler"),
+        "ablate.tuning": ("SamplerRequest", "SamplerTraits", "SchedulerRequest", "Scheduler"),
         "ablate.tuning.sampling.request": ("Known",),
         "ablate.core.trial": ("Decision",),
     },

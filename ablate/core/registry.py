@@ -14,11 +14,12 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from pydantic import ValidationError
 
 from ablate.base.errors import AblateError, RegistryError, did_you_mean
 from ablate.base.redaction import error_text
@@ -81,6 +82,8 @@ def _place(module: ModuleType) -> str:
 
 def _reason(error: Exception | SystemExit) -> str:
     """Return why a module does not import."""
+    if isinstance(error, ValidationError):
+        return f"{error.title}, {'.'.join(map(str, error.errors()[0]['loc']))}: {error.errors()[0]['msg']}"
     if not isinstance(error, SystemExit):
         return error_text(error, first_line=True)
     *_, last = traceback.extract_tb(error.__traceback__)
@@ -104,13 +107,6 @@ def import_paths(value: Any) -> tuple[str, ...]:
         elif isinstance(each, list | tuple):
             rest += each
     return tuple(sorted(found))
-
-
-def import_named(value: Any) -> None:
-    """Import the modules of the import paths in `value`; one that cannot be imported is left to whoever loads it."""
-    for path in import_paths(value):
-        with suppress(Exception):
-            _import_own(path.partition(":")[0])
 
 
 def _import_own(module_name: str) -> ModuleType:

@@ -10,7 +10,7 @@ from ablate.tuning.state.standing import Standing
 
 if TYPE_CHECKING:
     from ablate.tuning.dataset_search import require_searchable
-    from ablate.tuning.sampling.request import SamplerRequest
+    from ablate.tuning.sampling.request import SamplerRequest, SamplerTraits
     from ablate.tuning.search import Search
     from ablate.tuning.stopping.schedulers import Scheduler, SchedulerRequest
 
@@ -19,6 +19,7 @@ __all__ = [
     "SCHEDULERS",
     "FrontMember",
     "SamplerRequest",
+    "SamplerTraits",
     "Scheduler",
     "SchedulerRequest",
     "Search",
@@ -29,7 +30,7 @@ __all__ = [
 __getattr__ = lazy_names(  # they need Optuna, which read-only commands do not load
     __name__,
     {
-        "ablate.tuning.sampling.request": ("SamplerRequest",),
+        "ablate.tuning.sampling.request": ("SamplerRequest", "SamplerTraits"),
         "ablate.tuning.stopping.schedulers": ("Scheduler", "SchedulerRequest"),
         "ablate.tuning.search": ("Search",),
         "ablate.tuning.dataset_search": ("require_searchable",),

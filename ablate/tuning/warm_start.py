@@ -12,7 +12,7 @@ from ablate.base.errors import RequestError
 from ablate.core.objectives import violation
 from ablate.core.trial import TrialState
 from ablate.tuning.recorded import RecordedSearch
-from ablate.tuning.sampling.samplers import NO_MEMORY
+from ablate.tuning.sampling.request import SamplerTraits
 from ablate.tuning.state.trial_progress import TrialProgress
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def find_observations(study: Study, other: Mapping[str, RecordedSearch]) -> dict
 def _refuse_what_differs(study: Study, source: Study) -> None:
     if study.compare is not None:
         raise RequestError(f"--from {source.name}: a comparison trains its whole design and has no sampler to tell")
-    if study.sampler.name in NO_MEMORY:
+    if not SamplerTraits.of(study.sampler.name).learns:
         raise RequestError(
             f"--from {source.name}: sampler {study.sampler.name} learns from no result. Leave --from out, or take"
             " sampler front, tpe, nsga2 or gp."

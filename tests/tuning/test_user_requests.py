@@ -12,9 +12,8 @@ from ablate.core.trial import Decision, TrialState
 from ablate.ledger import Ledger, StudyWriter
 from ablate.ledger.requests import ANSWERED, ENQUEUE, PRUNE, RETRY, find_unanswered
 from ablate.study import Study
-from ablate.tuning import Search
+from ablate.tuning import SamplerTraits, Search
 from ablate.tuning.recorded import recorded_searches
-from ablate.tuning.sampling.samplers import OBSERVED
 from ablate.tuning.warm_start import WARM_START, find_observations
 from support.ledgers import Clock
 from support.searches import (
@@ -293,7 +292,8 @@ def test_optuna_is_told_the_trials_that_fit_and_no_other(tmp_path: Path, name: s
         assert [config.key.number for config in done] == list(range(8))
         assert observed(search_of(study, writer, ledger)) == told, "a restart is told the same"
         if name == "nsga2":
-            assert stored(here)[0].sampler_state["trial"][next(iter(OBSERVED["nsga2"]))] == 1, "the second generation"
+            [generation] = SamplerTraits.of("nsga2").observed
+            assert stored(here)[0].sampler_state["trial"][generation] == 1, "the second generation"
 
 
 @pytest.mark.parametrize("objectives", [ONE, TWO])

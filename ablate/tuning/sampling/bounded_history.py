@@ -76,7 +76,7 @@ class BoundedHistory:
             return None
         rows = self._rows[: len(self._row_of)]
         picked = self._of_finished(rows)
-        picked[np.flatnonzero(rows[:, 1] == OPEN)[-most_running:]] = True
+        picked[np.flatnonzero(rows[:, 1] == OPEN)[max(self.running - most_running, 0) :]] = True
         return [int(number) for number in rows[picked, 0]]
 
     def _of_finished(self, rows: NDArray[np.float64]) -> NDArray[np.bool_]:
@@ -91,7 +91,7 @@ class BoundedHistory:
         feasible = np.flatnonzero(kinds == FEASIBLE)
         for losses in rows[feasible, COLUMNS:].T:
             picked[feasible[_least(losses, int(EXTREME * self.most))]] = True
-        picked[finished[-int(NEWEST * self.most) :]] = True
+        picked[finished[len(finished) - int(NEWEST * self.most) :]] = True
         rest = finished[~picked[finished]]
         picked[rest[_least(rows[rest, 3], max(self.most - int(picked.sum()), 0))]] = True
         return picked

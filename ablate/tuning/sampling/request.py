@@ -1,13 +1,17 @@
-"""The request from which a sampler is built."""
+"""What a sampler is built from, and what its builder declares."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, TypeVar
 
+from ablate.core.config import Frozen, Pair, Positive
+from ablate.core.registry import SAMPLERS
 from ablate.tuning.sampling.search_space import SearchSpace
 from ablate.tuning.state.curves import Curves
+
+B = TypeVar("B")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +43,7 @@ class SamplerRequest:
     one was refused. `design` returns the trials of a designed comparison that are left, by place and in order. `good`
     is the number of trials that TPE takes as good ones where it sees a choice of a long history (see BoundedHistory),
     otherwise None. A sampler may leave up to `further` more suggestions, as Optuna's values, in an attribute of this
-    name: the next ones, while many trials run. It is 0 for samplers of one's own.
+    name: the next ones, while many trials run. It is 0 for a sampler without `most_trials`.
     """
 
     name: str
@@ -55,3 +59,29 @@ class SamplerRequest:
     design: Callable[[], Mapping[int, Mapping[str, Any]]] = dict
     good: int | None = None
     further: int = 0
+
+
+class SamplerTraits(Frozen):
+    """What a search knows of a sampler beforehand: a decorator of its builder, without which the defaults hold."""
+
+    learns: bool = True
+    """Whether suggestions follow from results. If not, `--from` is refused."""
+    startup_trials: Pair = (10, 10)
+    """Default of `startup_trials` in the study file, with one objective and with several."""
+    most_trials: Positive | None = None
+    """Finished trials that it is shown of a longer history. Default: all."""
+    stopped_as: Literal["pruned", "violating"] | None = None
+    """Whether a stopped trial is PRUNED, or COMPLETE with a violated constraint. Default: PRUNED with one objective."""
+    observed: Mapping[str, Any] = {}
+    """System attributes of the trials of `--from`."""
+
+    def __call__(self, build: B) -> B:
+        """Return `build` with these traits."""
+        build.sampler_traits = self  # type: ignore[attr-defined]
+        return build
+
+    @classmethod
+    def of(cls, sampler: str) -> SamplerTraits:
+        """Return the traits of a sampler by name; raise RegistryError if it does not import."""
+        found: SamplerTraits = getattr(SAMPLERS.load(sampler), "sampler_traits", cls())
+        return found

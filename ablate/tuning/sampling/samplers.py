@@ -12,31 +12,29 @@ from optuna.samplers import BaseSampler, GPSampler, NSGAIISampler, RandomSampler
 from ablate.base.errors import RequestError, did_you_mean
 from ablate.tuning.sampling.bounded_history import MOST
 from ablate.tuning.sampling.front_sampler import FrontSampler
-from ablate.tuning.sampling.request import SamplerRequest
+from ablate.tuning.sampling.request import SamplerRequest, SamplerTraits
 from ablate.tuning.sampling.sequences import DesignSequence, GridSequence, SobolSequence
 
-IGNORE_PRUNED = ("nsga2", "gp")
-"""Samplers that read COMPLETE trials only; they get pruned trials as violated constraints (trial_converter.py)."""
 
-BOUNDED = {"front": MOST // 2, "tpe": MOST, "gp": MOST}
-"""Samplers that fit a model to all trials, and how many they are shown of a long history (bounded_history.py)."""
+def _without_options(make: Callable[[SamplerRequest], BaseSampler], **traits: Any) -> Callable[..., BaseSampler]:
+    """Return the builder of a sampler that has no options."""
 
-STARTUP = {"front": (5, 8)}
-"""Random trials before a sampler starts by default, with one and with several objectives, where they are not 10."""
+    @SamplerTraits(**traits)
+    def build(request: SamplerRequest) -> BaseSampler:
+        _options(request)
+        return make(request)
 
-NO_MEMORY = ("qmc", "random", "grid", "design")
-"""Samplers whose suggestions follow from no result."""
-
-OBSERVED = {"nsga2": {NSGAIISampler._get_generation_key(): 0}}
-"""What a sampler must find on a trial of another study: NSGA-II takes it for one of its first generation."""
+    return build
 
 
-def build_front(request: SamplerRequest) -> BaseSampler:
-    """Return the default: expected gain of hypervolume, of known and learned objectives (front_sampler.py)."""
-    _options(request)
-    return FrontSampler(request)
+build_front = _without_options(FrontSampler, startup_trials=(5, 8), most_trials=MOST // 2, stopped_as="pruned")
+build_random = _without_options(lambda request: RandomSampler(seed=request.seed), learns=False)
+build_qmc = _without_options(SobolSequence, learns=False)
+build_grid = _without_options(GridSequence, learns=False)
+build_design = _without_options(DesignSequence, learns=False)
 
 
+@SamplerTraits(most_trials=MOST)
 def build_tpe(request: SamplerRequest) -> BaseSampler:
     """Return Optuna's TPE with constant liar: running trials count as bad, which spreads parallel trials.
 
@@ -44,18 +42,14 @@ def build_tpe(request: SamplerRequest) -> BaseSampler:
     each parameter independently.
     """
     given = _options(request, "multivariate", "group", "constant_liar", "n_ei_candidates")
-    joint = request.objectives == 1
-    defaults = {"multivariate": joint, "group": joint and request.dimensions.conditional}
-    if given.get("multivariate") and request.dimensions.conditional:
-        defaults["group"] = True
-    if given.get("multivariate") is False:
-        defaults["group"] = False
-    settings = {**defaults, **given}
+    joint = given.get("multivariate", request.objectives == 1)
+    settings = {"multivariate": joint, "group": joint and request.dimensions.conditional, **given}
     if request.objectives > 1 and (good := request.good) is not None:
         settings["gamma"] = lambda shown: good
     return _made(request, TPESampler, seed=request.seed, n_startup_trials=request.startup_trials, **settings)
 
 
+@SamplerTraits(stopped_as="violating", observed={NSGAIISampler._get_generation_key(): 0})
 def build_nsga2(request: SamplerRequest) -> BaseSampler:
     """Return Optuna's NSGA-II; its first, random generation has `startup_trials` members unless an option sets it."""
     given = _options(request, "population_size", "mutation_prob", "crossover_prob", "swapping_prob")
@@ -63,35 +57,12 @@ def build_nsga2(request: SamplerRequest) -> BaseSampler:
     return _made(request, NSGAIISampler, seed=request.seed, **settings)
 
 
+@SamplerTraits(most_trials=MOST, stopped_as="violating")
 def build_gp(request: SamplerRequest) -> BaseSampler:
     """Return Optuna's Gaussian process sampler (expected improvement, of hypervolume with several objectives)."""
     given = _options(request, "deterministic_objective")
     settings = {"n_startup_trials": request.startup_trials, "warn_independent_sampling": False, **given}
     return _made(request, GPSampler, seed=request.seed, **settings)
-
-
-def build_random(request: SamplerRequest) -> BaseSampler:
-    """Return Optuna's random sampler."""
-    _options(request)
-    return RandomSampler(seed=request.seed)
-
-
-def build_qmc(request: SamplerRequest) -> BaseSampler:
-    """Return a scrambled Sobol' sequence."""
-    _options(request)
-    return SobolSequence(request)
-
-
-def build_grid(request: SamplerRequest) -> BaseSampler:
-    """Return every combination once; raise RequestError for a space that is infinite or too large."""
-    _options(request)
-    return GridSequence(request)
-
-
-def build_design(request: SamplerRequest) -> BaseSampler:
-    """Return every trial of a designed comparison once, in the order of the design."""
-    _options(request)
-    return DesignSequence(request)
 
 
 def _options(request: SamplerRequest, *known: str) -> dict[str, Any]:

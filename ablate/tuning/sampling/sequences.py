@@ -62,19 +62,14 @@ class SequenceSampler(BaseSampler):
 class GridSequence(SequenceSampler):
     """Every combination of a finite space once, in an order shuffled by the study's seed.
 
-    The order is shuffled so that a budget smaller than the grid still spreads over it. Raises RequestError if a
-    parameter has infinitely many values or the grid has more than 5,000,000 combinations.
+    The order is shuffled so that a budget smaller than the grid still spreads over it. Raises RequestError if the grid
+    has more than 5,000,000 combinations.
     """
 
     def __init__(self, request: SamplerRequest) -> None:
         super().__init__(request)
         size = request.dimensions.product()
-        if size is None:
-            infinite = [name for name, spec in request.dimensions.space.ranges.items() if spec.count() is None]
-            raise RequestError(
-                f"sampler grid needs finitely many values: give {', '.join(infinite)} a step or choices,"
-                " or take sampler qmc, which covers a continuous space evenly"
-            )
+        assert size is not None  # study/checks.py
         if size > GRID_LIMIT:
             raise RequestError(
                 f"sampler grid: the space has {size:,} combinations, at most {GRID_LIMIT:,} are walked;"

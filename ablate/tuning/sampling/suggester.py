@@ -24,8 +24,7 @@ from ablate.study import VARIANT
 from ablate.tuning.sampling.bounded_history import BoundedHistory
 from ablate.tuning.sampling.known_costs import KnownCosts, broken_bound
 from ablate.tuning.sampling.ledger_storage import STUDY_NAME, LedgerStorage
-from ablate.tuning.sampling.request import SamplerRequest
-from ablate.tuning.sampling.samplers import BOUNDED, OBSERVED, STARTUP
+from ablate.tuning.sampling.request import SamplerRequest, SamplerTraits
 from ablate.tuning.sampling.search_space import ENUMERATION_LIMIT, SearchSpace, decode, shuffled, walk
 from ablate.tuning.sampling.sequences import SequenceEndedError, SequenceSampler
 from ablate.tuning.sampling.trial_converter import TrialConverter
@@ -70,6 +69,10 @@ class Suggester:
         return Curves(study=self.study)
 
     @cached_property
+    def _traits(self) -> SamplerTraits:
+        return SamplerTraits.of(self.study.sampler.name)
+
+    @cached_property
     def converter(self) -> TrialConverter:
         """The converter of trials for the sampler."""
         return TrialConverter.of(self.study, self.dimensions)
@@ -78,7 +81,7 @@ class Suggester:
     def history(self) -> LedgerStorage:
         """The storage that the sampler reads."""
         directions, bound = self.converter.directions, None
-        if (most := BOUNDED.get(self.study.sampler.name)) is not None:
+        if (most := self._traits.most_trials) is not None:
             keys = stream(self.study.seed, self.dataset, 0, "sampler", "history")
             bound = BoundedHistory(objectives=len(directions), keys=keys, most=most)
         return LedgerStorage(directions, bounded=bound)
@@ -189,7 +192,7 @@ class Suggester:
         trial = TrialProgress(
             config=config,
             size={},
-            sampler_state={"trial": OBSERVED.get(self.study.sampler.name, {})},
+            sampler_state={"trial": self._traits.observed},
             state=TrialState(seen["state"]),
             epoch=epoch,
         )
@@ -278,11 +281,11 @@ class Suggester:
 
     def _startup_trials(self) -> int:
         """Return the trials after which the sampler starts: 1 once there are more of them than it can be shown."""
-        name, bounded = self.study.sampler.name, self.history.bounded
-        asked = self.study.sampler.startup_trials or STARTUP.get(name, (10, 10))[len(self.study.objectives) > 1]
+        several, bounded = len(self.study.objectives) > 1, self.history.bounded
+        asked = self.study.sampler.startup_trials or self._traits.startup_trials[several]
         if bounded is None or asked <= bounded.most // 2:
             return asked
-        return 1 if bounded.finished + bounded.running * (name == "front") >= asked else asked
+        return 1 if bounded.finished + bounded.running >= asked else asked
 
     def _further_at_once(self) -> int:
         """Return how many suggestions a sampler may make beside one: none up to 127 unfinished trials."""

@@ -12,7 +12,7 @@ from optuna.trial import TrialState as Told
 
 from ablate.core.trial import TrialState
 from ablate.tuning.sampling.ledger_storage import freeze
-from ablate.tuning.sampling.samplers import IGNORE_PRUNED
+from ablate.tuning.sampling.request import SamplerTraits
 from ablate.tuning.sampling.search_space import SearchSpace
 from ablate.tuning.state.curves import Curves
 from ablate.tuning.state.trial_progress import UNSEEN, TrialProgress
@@ -39,10 +39,9 @@ class TrialConverter:
     @staticmethod
     def of(study: Study, dimensions: SearchSpace) -> TrialConverter:
         """Return the converter that suits the study's objectives, scheduler and sampler."""
-        blind = study.sampler.name != "front" and (len(study.objectives) > 1 or study.sampler.name in IGNORE_PRUNED)
-        return TrialConverter(
-            study=study, dimensions=dimensions, by_constraint=blind and study.scheduler.name != "none"
-        )
+        told = SamplerTraits.of(study.sampler.name).stopped_as or ("violating" if study.objectives[1:] else "pruned")
+        blind = told == "violating" and study.scheduler.name != "none"
+        return TrialConverter(study=study, dimensions=dimensions, by_constraint=blind)
 
     @property
     def directions(self) -> list[StudyDirection]:

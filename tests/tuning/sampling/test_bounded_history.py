@@ -17,6 +17,7 @@ from optuna.samplers._tpe.sampler import _split_trials, default_gamma
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
+from ablate.tuning import SAMPLERS, SamplerTraits
 from ablate.tuning.sampling.bounded_history import BoundedHistory
 from ablate.tuning.sampling.ledger_storage import STUDY_NAME, LedgerStorage, freeze
 from ablate.tuning.sampling.request import SamplerRequest
@@ -224,7 +225,8 @@ def test_a_front_that_does_not_fit_keeps_its_ends_and_is_thinned_evenly() -> Non
 def test_a_resumed_search_suggests_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sampler: str, objectives: Any
 ) -> None:
-    monkeypatch.setattr("ablate.tuning.sampling.suggester.BOUNDED", {"front": 12, "tpe": 12})
+    if (traits := SamplerTraits.of(sampler)).most_trials:
+        monkeypatch.setattr(SAMPLERS.load(sampler), "sampler_traits", traits.model_copy(update={"most_trials": 12}))
     changes = {"sampler": {"name": sampler, "startup_trials": 5}, "scheduler": {"name": "asha"}}
     study = study_of(objectives=objectives, budget={"trials": 30}, **changes)
     for folder in ("straight", "resumed"):

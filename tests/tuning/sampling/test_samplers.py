@@ -290,7 +290,6 @@ def test_the_walk_gives_each_combination_once_where_there_are_conditions() -> No
             {"name": "nsga2", "options": {"population_size": 1}},
             r"nsga2: .*population_size.* greater than or equal to 2",
         ),
-        ({"name": "grid"}, r"grid needs finitely many values: give training\.learning_rate, training\.weight_decay a"),
         ({"name": "support.searches:accuracy"}, r"accuracy\(\) missing 1 required"),
     ],
 )

@@ -1,0 +1,88 @@
+"""What the builder of a user's own sampler declares holds in a study as for a built-in one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ablate.base.errors import RegistryError, RequestError
+from ablate.tuning.recorded import recorded_searches
+from ablate.tuning.warm_start import WARM_START, find_observations
+from support.own_sampler import ASKED, SHOWN
+from support.searches import ONE, TWO, opened, run_all, search_of, stored, study_of
+
+
+def by(name: str, **changes: Any) -> Any:
+    """Return a study of 12 trials with a sampler of `support.own_sampler`."""
+    sampler = {"name": f"support.own_sampler:{name}", **changes.pop("given", {})}
+    return study_of(**({"sampler": sampler, "scheduler": {"name": "asha"}, "budget": {"trials": 12}} | changes))
+
+
+@pytest.mark.parametrize(
+    ("name", "objectives", "state", "startup"),
+    [
+        ("plain", ONE, "PRUNED", 10),
+        ("plain", TWO, "COMPLETE", 10),
+        ("violating", ONE, "COMPLETE", 10),
+        ("pruned", ONE, "PRUNED", 3),
+        ("pruned", TWO, "PRUNED", 7),
+    ],
+)
+def test_stopped_trials_and_the_start_are_as_declared(
+    tmp_path: Path, name: str, objectives: Any, state: str, startup: int
+) -> None:
+    with opened(by(name, objectives=objectives), tmp_path) as (search, _, _):
+        run_all(search)
+    ended = [trial.state.name for trial in stored(tmp_path)]
+    early = [trial for trial in SHOWN[-1] if ended[trial.number] == "PRUNED"]
+    assert len(SHOWN[-1]) == 11
+    assert {trial.state.name for trial in early} == {state}
+    assert {max(trial.constraints.values(), default=0) > 0 for trial in early} == {state == "COMPLETE"}
+    assert ASKED[-1].startup_trials == startup
+
+
+@pytest.mark.parametrize("given", [{}, {"startup_trials": 4}])
+def test_a_history_is_bounded_as_declared(tmp_path: Path, given: dict[str, Any]) -> None:
+    ASKED.clear()
+    with opened(by("bounded", given=given), tmp_path) as (search, _, _):
+        run_all(search)
+    assert len(SHOWN[-1]) == 1
+    startup = given.get("startup_trials", 10)
+    asked = [request.startup_trials for request in ASKED[-12:]]
+    assert asked == [startup] * startup + [1] * (12 - startup), "it never sees so many"
+
+
+def test_of_another_studys_trials_it_is_shown_what_it_declares(tmp_path: Path) -> None:
+    source = study_of(sampler={"name": "random"}, budget={"trials": 3})
+    with opened(source, tmp_path) as (search, _, ledger):
+        run_all(search)
+        before = recorded_searches(source, ledger.snapshot("s"))
+    with pytest.raises(RequestError, match=r"sampler support.own_sampler:violating learns from no result"):
+        find_observations(by("violating"), before)
+    for name, found in (("plain", None), ("pruned", 4)):
+        (folder := tmp_path / name).mkdir()
+        with opened(study := by(name), folder) as (_, writer, ledger):
+            writer.note(WARM_START, None, find_observations(study, before))
+            search_of(study, writer, ledger).next_trial()
+        assert [trial.system_attrs.get("x") for trial in SHOWN[-1]] == [found] * 3
+
+
+@pytest.mark.parametrize(
+    ("trait", "says"),
+    [
+        ("stopped_as='failed'", "stopped_as: Input should be 'pruned' or 'violating'"),
+        ("most_trials=0", "most_trials: Input should be greater than or equal to 1"),
+        ("learn=False", "learn: Extra inputs are not permitted"),
+    ],
+)
+def test_a_wrong_declaration_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trait: str, says: str
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    name = f"wrong_{trait.partition('=')[0]}"
+    (tmp_path / f"{name}.py").write_text(f"from ablate.tuning import SamplerTraits\nbuild = SamplerTraits({trait})(id)")
+    with pytest.raises(RegistryError) as caught, opened(study_of(sampler={"name": f"{name}:build"}), tmp_path):
+        pass
+    assert str(caught.value) == f"sampler '{name}:build': cannot import '{name}': SamplerTraits, {says}"
