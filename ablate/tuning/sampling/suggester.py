@@ -80,11 +80,11 @@ class Suggester:
     @cached_property
     def history(self) -> LedgerStorage:
         """The storage that the sampler reads."""
-        directions, bound = self.converter.directions, None
+        objectives, bound = len(self.study.objectives), None
         if (most := self._traits.most_trials) is not None:
             keys = stream(self.study.seed, self.dataset, 0, "sampler", "history")
-            bound = BoundedHistory(objectives=len(directions), keys=keys, most=most)
-        return LedgerStorage(directions, bounded=bound)
+            bound = BoundedHistory(objectives=objectives, keys=keys, most=most)
+        return LedgerStorage([optuna.study.StudyDirection.MINIMIZE] * objectives, bounded=bound)
 
     @cached_property
     def _optuna(self) -> optuna.Study:

@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial
 from optuna.trial import TrialState as Told
 
@@ -42,11 +41,6 @@ class TrialConverter:
         told = SamplerTraits.of(study.sampler.name).stopped_as or ("violating" if study.objectives[1:] else "pruned")
         blind = told == "violating" and study.scheduler.name != "none"
         return TrialConverter(study=study, dimensions=dimensions, by_constraint=blind)
-
-    @property
-    def directions(self) -> list[StudyDirection]:
-        """Optuna's directions: losses are minimised."""
-        return [StudyDirection.MINIMIZE] * len(self.study.objectives)
 
     def to_frozen_trial(self, trial: TrialProgress, curves: Curves) -> FrozenTrial:
         """Return `trial` as the sampler sees it: with the best report up to now, as `curves` tells."""

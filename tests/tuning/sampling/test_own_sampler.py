@@ -6,17 +6,40 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from optuna.samplers import RandomSampler
+from optuna.trial import FrozenTrial
 
 from ablate.base.errors import RegistryError, RequestError
+from ablate.tuning import SamplerRequest, SamplerTraits
 from ablate.tuning.recorded import recorded_searches
 from ablate.tuning.warm_start import WARM_START, find_observations
-from support.own_sampler import ASKED, SHOWN
 from support.searches import ONE, TWO, opened, run_all, search_of, stored, study_of
+
+ASKED: list[SamplerRequest] = []
+SHOWN: list[list[FrozenTrial]] = []  # the finished trials at each suggestion
+
+
+class Recording(RandomSampler):
+    """Suggests at random, and writes down what it is shown."""
+
+    def infer_relative_search_space(self, study: Any, trial: FrozenTrial) -> dict[str, Any]:
+        SHOWN.append([each for each in study.get_trials(deepcopy=False) if each.state.is_finished()])
+        return {}
+
+
+def plain(request: SamplerRequest) -> Recording:
+    ASKED.append(request)
+    return Recording(seed=request.seed)
+
+
+violating = SamplerTraits(learns=False, stopped_as="violating")(lambda request: plain(request))
+pruned = SamplerTraits(startup_trials=(3, 7), stopped_as="pruned", observed={"x": 4})(lambda request: plain(request))
+bounded = SamplerTraits(most_trials=1)(lambda request: plain(request))
 
 
 def by(name: str, **changes: Any) -> Any:
-    """Return a study of 12 trials with a sampler of `support.own_sampler`."""
-    sampler = {"name": f"support.own_sampler:{name}", **changes.pop("given", {})}
+    """Return a study of 12 trials with a sampler of this file, by import path."""
+    sampler = {"name": f"{__name__}:{name}", **changes.pop("given", {})}
     return study_of(**({"sampler": sampler, "scheduler": {"name": "asha"}, "budget": {"trials": 12}} | changes))
 
 
@@ -45,7 +68,6 @@ def test_stopped_trials_and_the_start_are_as_declared(
 
 @pytest.mark.parametrize("given", [{}, {"startup_trials": 4}])
 def test_a_history_is_bounded_as_declared(tmp_path: Path, given: dict[str, Any]) -> None:
-    ASKED.clear()
     with opened(by("bounded", given=given), tmp_path) as (search, _, _):
         run_all(search)
     assert len(SHOWN[-1]) == 1
@@ -59,7 +81,7 @@ def test_of_another_studys_trials_it_is_shown_what_it_declares(tmp_path: Path) -
     with opened(source, tmp_path) as (search, _, ledger):
         run_all(search)
         before = recorded_searches(source, ledger.snapshot("s"))
-    with pytest.raises(RequestError, match=r"sampler support.own_sampler:violating learns from no result"):
+    with pytest.raises(RequestError, match="violating learns from no result"):
         find_observations(by("violating"), before)
     for name, found in (("plain", None), ("pruned", 4)):
         (folder := tmp_path / name).mkdir()

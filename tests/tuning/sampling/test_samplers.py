@@ -39,7 +39,6 @@ from support.searches import (
     hold_of,
     report_at,
     run_all,
-    run_trial,
     search_of,
     size_of,
     study_of,
@@ -306,14 +305,6 @@ def test_a_grid_too_large_to_walk_is_refused(tmp_path: Path) -> None:
         driving(study, url_in(tmp_path)),
     ):
         pass
-
-
-def test_a_sampler_of_ones_own_goes_through_the_same_door(tmp_path: Path) -> None:
-    study = study_of(sampler={"name": "support.optuna_sampler:build"}, budget={"trials": 3})
-    with driving(study, url_in(tmp_path)) as search:
-        config = search.next_trial()
-        run_trial(search, config)
-    assert config.parameters["model.width"] == 64
 
 
 def test_data_sets_have_independent_streams(tmp_path: Path) -> None:
