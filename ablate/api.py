@@ -15,9 +15,8 @@ from rich.console import Console
 from ablate.base.errors import RequestError
 from ablate.base.files import ensure_home
 from ablate.core.objectives import is_evaluated, is_higher_better, unknown_direction
-from ablate.driver import campaign as driver_campaign
+from ablate.driver import campaign_driver
 from ablate.driver.alone import only_study
-from ablate.driver.campaign import change_of
 from ablate.driver.options import RunOptions, limits_of
 from ablate.driver.plain_values import study_text
 from ablate.driver.run import search as run_study
@@ -25,8 +24,8 @@ from ablate.functions.source import CODE, find_code, import_path, kept_if_refuse
 from ablate.results.comparison.verdicts import verdicts
 from ablate.results.report import draw_figures
 from ablate.results.trials.tables import reports_table, trials_table
-from ablate.studies.campaign import Verdict, read_campaign
 from ablate.studies.campaign_status import status_of
+from ablate.studies.ledger_campaign import Verdict, read_campaign
 from ablate.studies.locations import RUNS
 from ablate.studies.model_export import load_model
 from ablate.studies.pick import Best, best_of
@@ -248,10 +247,10 @@ class CampaignHandle:
         study = read_study(self.name, self.options).study
         asked = [
             {name: value for name, value in change.items() if name != "part"}
-            | {"settings": change_of(study, change.get("settings", {}), change.get("part"))}
+            | {"settings": campaign_driver.change_of(study, change.get("settings", {}), change.get("part"))}
             for change in changes
         ]
-        return driver_campaign.judge(self.name, self.options, asked, Console(quiet=True), wait=wait)
+        return campaign_driver.judge(self.name, self.options, asked, Console(quiet=True), wait=wait)
 
     def status(self) -> dict[str, Any]:
         """Return champion, candidates by state, and what is spent."""
@@ -259,13 +258,13 @@ class CampaignHandle:
 
     def close(self) -> dict[str, Any]:
         """Compare the last champion with the first one on fresh seeds, once; return the status with the closing."""
-        return status_of(driver_campaign.close(self.name, self.options, Console(quiet=True)))
+        return status_of(campaign_driver.close(self.name, self.options, Console(quiet=True)))
 
 
 def campaign(file: Path | str, *, runs_dir: Path | str = RUNS, **options: Any) -> CampaignHandle:
     """Open the campaign of a study file, or continue it; `options` are those of `ablate judge`."""
     asked = RunOptions(runs_dir=Path(runs_dir), **options)
-    return CampaignHandle(driver_campaign.open_campaign(Path(file), asked, Console(quiet=True)).study.name, asked)
+    return CampaignHandle(campaign_driver.open_campaign(Path(file), asked, Console(quiet=True)).study.name, asked)
 
 
 def load_study(name: str, *, runs_dir: Path | str = RUNS, **options: Any) -> StudyHandle:

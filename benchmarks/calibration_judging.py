@@ -13,7 +13,7 @@ from calibration_rows import Row, average, generator, rate, repetitions
 from scipy.special import stdtr
 
 from ablate.base.judging import Pool, Rule, Sample, compare, is_far_behind
-from ablate.tuning.stages.campaign import EARLY
+from ablate.tuning.stages.candidate_runs import EARLY
 
 Arms = Callable[[np.random.Generator, np.ndarray], np.ndarray]
 CAMPAIGNS, NULLS, PROBED, WIDTH = 1_000, 100, 50, 64

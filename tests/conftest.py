@@ -27,7 +27,7 @@ LONG = {  # files that take more than five seconds
     "results/comparison/test_verdicts", "results/front/test_answer", "results/importance/test_importance",
     "results/importance/test_wording", "results/report/test_figure_files", "results/statistics/test_calibration",
     "studies/test_export", "studies/test_live", "study/test_options", "tuning/sampling/test_bounded_history",
-    "tuning/sampling/test_front_sampler", "tuning/sampling/test_samplers", "tuning/stages/test_campaign",
+    "tuning/sampling/test_front_sampler", "tuning/sampling/test_samplers", "tuning/stages/test_candidate_runs",
     "tuning/stages/test_row_tuning_frozen", "tuning/stages/test_stage_commits", "tuning/test_user_requests",
 }  # fmt: skip
 SERVERS = {"postgres_server", "s3_server", "s3_store"}

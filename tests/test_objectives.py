@@ -143,7 +143,7 @@ RULES = {
     r"== \"(maximize|minimize)\"": {"core/objectives.py"},
     r"\.bound\b": {"core/objectives.py"},
     r"\"params_body\"": {"core/objectives.py", "results/trials/tables.py", "ledger/records.py", "ledger/schema.py",
-                         "ledger/writes.py", "results/rendering/numbers.py", "study/campaign.py"},  # columns, words
+                         "ledger/writes.py", "results/rendering/numbers.py", "study/campaign_sections.py"},
 }  # fmt: skip
 
 

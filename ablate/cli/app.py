@@ -17,7 +17,6 @@ from typer.core import TyperGroup
 from ablate import __version__
 from ablate.base.errors import AblateError, LedgerError, RequestError, StudyFailedError
 from ablate.cli import options
-from ablate.cli.campaign import campaign_app, judge_app
 from ablate.cli.cluster import cluster_app
 from ablate.cli.control import control_app
 from ablate.cli.data import data_app
@@ -25,6 +24,7 @@ from ablate.cli.events import print_event, print_events
 from ablate.cli.export import export_app
 from ablate.cli.inspect import look_app
 from ablate.cli.interruption import interruptible
+from ablate.cli.judge import campaign_app, judge_app
 from ablate.cli.mcp import mcp_app
 from ablate.cli.parts import parts_app
 from ablate.cli.pick import pick_app
@@ -93,7 +93,7 @@ def plan(
     """Check a study file, count its trials, size its architectures, estimate time and power. Nothing is trained."""
     from ablate.cli.tables import plan_lines
     from ablate.driver.plan import make_plan
-    from ablate.driver.power import read_earlier
+    from ablate.driver.planned_power import read_earlier
     from ablate.results.trials.tables import csv_text
     from ablate.study import load_study
 

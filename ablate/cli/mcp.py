@@ -28,7 +28,7 @@ from ablate.studies.locations import Locations
 if TYPE_CHECKING:
     from mcp.server import MCPServer
 
-    from ablate.studies.campaign import LedgerCampaign
+    from ablate.studies.ledger_campaign import LedgerCampaign
     from ablate.studies.stored import Stored
 
 mcp_app = typer.Typer()
@@ -93,7 +93,7 @@ class Judging:
     """
 
     def __init__(self, name: str, asked: RunOptions) -> None:
-        from ablate.studies.campaign import read_campaign
+        from ablate.studies.ledger_campaign import read_campaign
 
         self.name, self.asked = name, asked
         self.read: Callable[[], LedgerCampaign] = lambda: read_campaign(name, asked)
@@ -123,7 +123,7 @@ class Judging:
         `variants` of the study file; `code` is a revision or a branch. Without these three it is the code in the
         working tree. `by` says who asks.
         """
-        from ablate.driver.campaign import change_of, with_code
+        from ablate.driver.campaign_driver import change_of, with_code
         from ablate.driver.requests import ask_campaign
 
         found = self.read()

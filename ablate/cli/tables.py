@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ablate.base.plain_text import settings_text, short_name
-from ablate.cli.power import power_lines
+from ablate.cli.power_text import power_lines
 from ablate.core.objectives import SIZE_METRICS
 from ablate.driver.plan import Plan, limit_rows
 from ablate.results.comparison.design import design_lines

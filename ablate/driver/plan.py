@@ -27,7 +27,7 @@ from ablate.driver.own_sizes import (
     told_sizes,
     unsized_notes,
 )
-from ablate.driver.power import Earlier, PlannedPower, plan_power
+from ablate.driver.planned_power import Earlier, PlannedPower, plan_power
 from ablate.studies.stored import knowing
 from ablate.study import MOST_TRIALS, VARIANT, Study
 from ablate.study.checks import architectures

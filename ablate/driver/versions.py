@@ -20,8 +20,8 @@ from ablate.functions.versions import Version, environment, refuse_guarded, snap
 from ablate.functions.worktrees import checkout, refuse_unmakeable, remove
 from ablate.ledger import EventRecord, Ledger, StudyWriter
 from ablate.ledger.requests import ENVIRONMENT, OPENED
-from ablate.studies.campaign import LedgerCampaign
 from ablate.studies.code import command_words
+from ablate.studies.ledger_campaign import LedgerCampaign
 from ablate.study import Study
 
 NAMED = 5  # packages in a message

@@ -10,7 +10,7 @@ from ablate.base.plain_text import finite
 from ablate.core.objectives import on_test, signed
 from ablate.core.trial import CAMPAIGN_SEED_BASE, CONFIRM_SEED_BASE, TrialState
 from ablate.results.statistics.intervals import Interval, t_interval
-from ablate.studies.campaign import LedgerCampaign
+from ablate.studies.ledger_campaign import LedgerCampaign
 
 # Measured by simulation (docs/calibration.md): the least correlation of seeds; the runs of a change that does nothing,
 # of one of 2 sd and of one of 1 sd; and of ten such last ones, how many are found as the 50th candidate.

@@ -17,9 +17,9 @@ from ablate.ledger import Snapshot
 from ablate.results.report import write_report
 from ablate.results.trials.results import Results
 from ablate.results.trials.tables import write_tables
-from ablate.studies.campaign import LedgerCampaign, campaign_of
 from ablate.studies.campaign_status import status_lines, status_of
 from ablate.studies.homes import refuse_other_ledger
+from ablate.studies.ledger_campaign import LedgerCampaign, campaign_of
 from ablate.studies.locations import Locations
 from ablate.studies.stored import Stored, cover_datasets, open_ledger, with_files
 from ablate.study import Study

@@ -14,7 +14,7 @@ from ablate.core.config import Positive, Seeds, TaskConfig, TrainableSettings
 from ablate.core.objectives import SIZE_METRICS, BestReport, is_higher_better, on_test, on_validation
 from ablate.core.registry import COMMAND_PREFIX, FAMILY, TRAINABLES, read_task, trainable_settings
 from ablate.core.trial import PLACEBO_SEED_BASE
-from ablate.study.campaign import OF_A_CAMPAIGN, Campaign
+from ablate.study.campaign_sections import OF_A_CAMPAIGN, Campaign
 from ablate.study.comparison_sections import Compare, Level, Part, Tune, Variant
 from ablate.study.design import PLACEBO, REMOVED, TWIN, Arm, Factor, arm_name, arms, merge_settings, without
 from ablate.study.ranges import is_range, narrowed, nested

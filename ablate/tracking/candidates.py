@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ablate.ledger import EventRecord
 from ablate.ledger.requests import ANSWERED, JUDGED
-from ablate.study.campaign import Campaign
+from ablate.study.campaign_sections import Campaign
 from ablate.tracking.contents import Point, cut, milliseconds
 
 EVENTS = "ablate.events"  # tag of the parent: how many events of the ledger have been shown

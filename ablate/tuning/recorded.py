@@ -16,7 +16,7 @@ from ablate.tuning.state.trial_progress import ReportSummary, TrialProgress, ste
 
 if TYPE_CHECKING:
     from ablate.study import Study
-    from ablate.tuning.stages.campaign import Campaign
+    from ablate.tuning.stages.candidate_runs import Campaign
 
 EXHAUSTED, TIME_UP, FROZEN, TEST_OPENED = "exhausted", "time_up", "frozen", "test_opened"
 HOURS_UP = "hours_up"
@@ -40,7 +40,7 @@ class RecordedSearch:
 
     def __post_init__(self) -> None:
         if self.study.campaign is not None:
-            from ablate.tuning.stages.campaign import Campaign  # imports scipy
+            from ablate.tuning.stages.candidate_runs import Campaign  # imports scipy
 
             self.campaign = Campaign(self.study, self.dataset)
 

@@ -16,7 +16,7 @@ from ablate.study.given import given_faults
 from ablate.tuning.recorded import RecordedSearch, is_spent
 
 if TYPE_CHECKING:
-    from ablate.tuning.stages.campaign import Campaign
+    from ablate.tuning.stages.candidate_runs import Campaign
 
 MORE = "raise `budget` in the study file, then type ablate campaign open FILE --extend"
 TUNED = "the rows are trained with the values that were best without it"  # why a tuning trial is not tried again

@@ -118,7 +118,11 @@ def test_the_page_names_every_command_that_has_json_and_no_other() -> None:
         return found
 
     runs, campaigns = {"search", "compare", "wrap", "resume"}, {"judge", "campaign_list", "campaign_status"}
-    assert having(get_command(cli.app)) == {*FACTS, *runs, *campaigns}  # those of campaigns: driver/test_campaign.py
+    assert having(get_command(cli.app)) == {
+        *FACTS,
+        *runs,
+        *campaigns,
+    }  # campaigns: driver/test_campaign_driver.py
     table = (DOCS / "json.md").read_text().split("<!-- generated")[0]
     assert set(re.findall(r"\]\(#(\w+)\) \|", table)) == {*FACTS, *campaigns, "search"}
 

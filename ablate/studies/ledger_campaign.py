@@ -20,7 +20,7 @@ from ablate.studies.stored import Stored, read_study
 from ablate.tuning.recorded import RecordedSearch, is_spent, recorded_searches
 from ablate.tuning.refusals import MORE
 from ablate.tuning.stages.arms import Arm
-from ablate.tuning.stages.campaign import Campaign
+from ablate.tuning.stages.candidate_runs import Campaign
 
 EXIT_CODES = {"keep": 0, "refused": 2, "discard": 3}  # of `ablate judge`; every other state: 4
 OPEN = 4

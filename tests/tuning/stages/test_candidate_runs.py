@@ -20,7 +20,7 @@ from ablate.study import Study
 from ablate.study.checks import faults_of
 from ablate.tracking.candidates import VERDICT, candidate_tags
 from ablate.tuning import Search
-from ablate.tuning.stages.campaign import Campaign
+from ablate.tuning.stages.candidate_runs import Campaign
 from support.searches import ENDLESS, ONE, TWO, CrashError, hold_of, notes, opened, search_of, stored, study_of, url_in
 
 RATE, DECAY = "training.learning_rate", "training.weight_decay"

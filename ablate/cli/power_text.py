@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from ablate.core.objectives import is_share
 from ablate.driver.plan import Plan
-from ablate.driver.power import PlannedPower, SeedsNeeded
+from ablate.driver.planned_power import PlannedPower, SeedsNeeded
 from ablate.results.comparison.power import ALPHA
 
 WIDTH = 80

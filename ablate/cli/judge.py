@@ -57,17 +57,17 @@ def judge(
 
     Of several candidates: 0 if one is kept, 3 if all are discarded, otherwise 4.
     """
-    from ablate.driver import campaign
+    from ablate.driver import campaign_driver
     from ablate.driver.requests import typed_settings
-    from ablate.studies.campaign import OPEN
+    from ablate.studies.ledger_campaign import OPEN
     from ablate.studies.stored import read_study
 
-    change = campaign.change_of(read_study(study, asked).study, typed_settings(settings or []), part)
+    change = campaign_driver.change_of(read_study(study, asked).study, typed_settings(settings or []), part)
     said = {name: value for name, value in (("runs", runs), ("note", note), ("by", by)) if value is not None}
     revisions: list[str] | list[None] = code or [None]
     changes = [{"settings": change, "code": each, **said} for each in revisions]
     with interruptible():
-        found = campaign.judge(study, asked, changes, errors, wait=0.0 if no_wait else wait)
+        found = campaign_driver.judge(study, asked, changes, errors, wait=0.0 if no_wait else wait)
     if as_json:
         values = [each.as_values() for each in found]
         print_json(values if len(values) > 1 else values[0])
@@ -82,7 +82,7 @@ def judge(
 @options.gather(*options.RUN, "extend")
 def open_file(file: options.StudyFile, asked: RunOptions) -> None:
     """Begin a campaign, or continue it: train the first champion, and say what a candidate costs."""
-    from ablate.driver.campaign import open_campaign
+    from ablate.driver.campaign_driver import open_campaign
     from ablate.studies.campaign_status import status_lines
 
     with interruptible():
@@ -94,8 +94,8 @@ def open_file(file: options.StudyFile, asked: RunOptions) -> None:
 @options.gather("runs_dir", "storage")
 def status(study: options.StudyName, asked: Locations, as_json: options.AsJson = False) -> None:
     """Print a campaign's champion, its candidates by state, what is spent, and what a candidate costs."""
-    from ablate.studies.campaign import read_campaign
     from ablate.studies.campaign_status import status_lines, status_of
+    from ablate.studies.ledger_campaign import read_campaign
 
     found = read_campaign(study, asked)
     if as_json:
@@ -108,7 +108,7 @@ def status(study: options.StudyName, asked: Locations, as_json: options.AsJson =
 @options.gather("runs_dir", "storage")
 def list_candidates(study: options.StudyName, asked: Locations, as_json: options.AsJson = False) -> None:
     """Print a campaign's candidates with their verdicts."""
-    from ablate.studies.campaign import SHOWN, read_campaign
+    from ablate.studies.ledger_campaign import SHOWN, read_campaign
 
     found = read_campaign(study, asked).verdicts()
     if as_json:
@@ -127,11 +127,11 @@ def list_candidates(study: options.StudyName, asked: Locations, as_json: options
 @options.gather(*options.RUN)
 def close(study: options.StudyName, asked: RunOptions) -> None:
     """Compare the last champion with the first on fresh seeds and the test split, once; then the campaign is over."""
-    from ablate.driver import campaign
+    from ablate.driver import campaign_driver
     from ablate.studies.campaign_status import status_lines
 
     with interruptible():
-        found = campaign.close(study, asked, errors)
+        found = campaign_driver.close(study, asked, errors)
     console.say(*status_lines(found), f"Report: {(asked.home(study) / 'report' / 'index.html').absolute()}")
 
 

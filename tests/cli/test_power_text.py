@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ablate.cli.power import power_lines
+from ablate.cli.power_text import power_lines
 from ablate.driver.plan import Plan, make_plan
-from ablate.driver.power import Earlier
+from ablate.driver.planned_power import Earlier
 from ablate.results.comparison.power import PairedSpread, pairs_needed, smallest_margin
 from ablate.results.statistics.intervals import smallest_effect
 from ablate.study import parse_study

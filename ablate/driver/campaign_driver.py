@@ -19,7 +19,7 @@ from ablate.driver.requests import ask_campaign, stop
 from ablate.driver.run import search
 from ablate.driver.versions import code_of, refuse_other_packages, remove_worktrees
 from ablate.ledger.requests import CLOSE, JUDGE
-from ablate.studies.campaign import LedgerCampaign, Verdict, read_campaign
+from ablate.studies.ledger_campaign import LedgerCampaign, Verdict, read_campaign
 from ablate.studies.report import rebuild
 from ablate.studies.status import running_driver
 from ablate.studies.stored import read_study as stored_study
