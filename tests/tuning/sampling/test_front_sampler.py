@@ -473,17 +473,6 @@ def test_what_was_best_in_another_study_is_looked_for_here() -> None:
     assert np.linalg.norm(one - other) < 0.4
 
 
-def test_more_random_trials_can_be_asked_for_than_the_sampler_sees(monkeypatch: pytest.MonkeyPatch) -> None:
-    fitted: list[int] = []
-    monkeypatch.setattr(front_sampler, "fit", lambda *given: fitted.append(1) or fit(*given))
-    study = front_study(objectives=BOUNDED, sampler={"startup_trials": 400}, budget={"trials": 500})
-    suggester = Suggester(study=study, dataset="digits", measure=measure_by(size_of), facts=lambda: SHAPE)
-    for count, random in ((390, True), (410, False)):
-        tell(suggester, study, count)
-        assert suggester.suggest(count) is not None
-        assert bool(fitted) != random
-
-
 def test_the_default_of_every_study_is_front() -> None:
     study = parse_study("study: s\ntrainable: a.b:c\nobjectives: [{metric: val_loss, direction: minimize}]\n")
     assert (study.sampler.name, study.scheduler.name) == ("front", "forecast")

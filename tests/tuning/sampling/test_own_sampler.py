@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,9 @@ def plain(request: SamplerRequest) -> Recording:
     return Recording(seed=request.seed)
 
 
-violating = SamplerTraits(learns=False, stopped_as="violating")(lambda request: plain(request))
-pruned = SamplerTraits(startup_trials=(3, 7), stopped_as="pruned", observed={"x": 4})(lambda request: plain(request))
-bounded = SamplerTraits(most_trials=1)(lambda request: plain(request))
+violating = SamplerTraits(learns=False, stopped_as="violating")(partial(plain))
+pruned = SamplerTraits(startup_trials=(3, 7), stopped_as="pruned", observed={"x": 4})(partial(plain))
+bounded = SamplerTraits(most_trials=1)(partial(plain))
 
 
 def by(name: str, **changes: Any) -> Any:
@@ -43,35 +44,24 @@ def by(name: str, **changes: Any) -> Any:
     return study_of(**({"sampler": sampler, "scheduler": {"name": "asha"}, "budget": {"trials": 12}} | changes))
 
 
-@pytest.mark.parametrize(
-    ("name", "objectives", "state", "startup"),
-    [
-        ("plain", ONE, "PRUNED", 10),
-        ("plain", TWO, "COMPLETE", 10),
-        ("violating", ONE, "COMPLETE", 10),
-        ("pruned", ONE, "PRUNED", 3),
-        ("pruned", TWO, "PRUNED", 7),
-    ],
-)
-def test_stopped_trials_and_the_start_are_as_declared(
-    tmp_path: Path, name: str, objectives: Any, state: str, startup: int
-) -> None:
+@pytest.mark.parametrize(("objectives", "state"), [(ONE, "PRUNED"), (TWO, "COMPLETE")])
+@pytest.mark.parametrize(("name", "told"), [("plain", None), ("violating", "COMPLETE"), ("pruned", "PRUNED")])
+def test_stopped_trials_and_the_start(tmp_path: Path, name: str, told: Any, objectives: Any, state: str) -> None:
     with opened(by(name, objectives=objectives), tmp_path) as (search, _, _):
         run_all(search)
     ended = [trial.state.name for trial in stored(tmp_path)]
     early = [trial for trial in SHOWN[-1] if ended[trial.number] == "PRUNED"]
     assert len(SHOWN[-1]) == 11
-    assert {trial.state.name for trial in early} == {state}
-    assert {max(trial.constraints.values(), default=0) > 0 for trial in early} == {state == "COMPLETE"}
-    assert ASKED[-1].startup_trials == startup
+    assert {trial.state.name for trial in early} == {told or state}
+    assert {max(trial.constraints.values(), default=0) > 0 for trial in early} == {(told or state) == "COMPLETE"}
+    assert ASKED[-1].startup_trials == ((3, 7) if name == "pruned" else (10, 10))[objectives is TWO]
 
 
-@pytest.mark.parametrize("given", [{}, {"startup_trials": 4}])
-def test_a_history_is_bounded_as_declared(tmp_path: Path, given: dict[str, Any]) -> None:
-    with opened(by("bounded", given=given), tmp_path) as (search, _, _):
+@pytest.mark.parametrize("startup", [4, 10])
+def test_a_history_is_bounded_as_declared(tmp_path: Path, startup: int) -> None:
+    with opened(by("bounded", given={"startup_trials": startup} if startup < 10 else {}), tmp_path) as (search, _, _):
         run_all(search)
     assert len(SHOWN[-1]) == 1
-    startup = given.get("startup_trials", 10)
     asked = [request.startup_trials for request in ASKED[-12:]]
     assert asked == [startup] * startup + [1] * (12 - startup), "it never sees so many"
 
@@ -91,20 +81,18 @@ def test_of_another_studys_trials_it_is_shown_what_it_declares(tmp_path: Path) -
         assert [trial.system_attrs.get("x") for trial in SHOWN[-1]] == [found] * 3
 
 
-@pytest.mark.parametrize(
-    ("trait", "says"),
-    [
-        ("stopped_as='failed'", "stopped_as: Input should be 'pruned' or 'violating'"),
-        ("most_trials=0", "most_trials: Input should be greater than or equal to 1"),
-        ("learn=False", "learn: Extra inputs are not permitted"),
-    ],
-)
-def test_a_wrong_declaration_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trait: str, says: str
-) -> None:
+WRONG = {
+    "stopped_as='failed'": "stopped_as: Input should be 'pruned' or 'violating'",
+    "most_trials=0": "most_trials: Input should be greater than or equal to 1",
+    "learn=False": "learn: Extra inputs are not permitted",
+}
+
+
+@pytest.mark.parametrize("trait", WRONG)
+def test_a_wrong_declaration_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trait: str) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     name = f"wrong_{trait.partition('=')[0]}"
     (tmp_path / f"{name}.py").write_text(f"from ablate.tuning import SamplerTraits\nbuild = SamplerTraits({trait})(id)")
     with pytest.raises(RegistryError) as caught, opened(study_of(sampler={"name": f"{name}:build"}), tmp_path):
         pass
-    assert str(caught.value) == f"sampler '{name}:build': cannot import '{name}': SamplerTraits, {says}"
+    assert str(caught.value) == f"sampler '{name}:build': cannot import '{name}': SamplerTraits, {WRONG[trait]}"

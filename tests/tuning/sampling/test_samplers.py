@@ -285,10 +285,7 @@ def test_the_walk_gives_each_combination_once_where_there_are_conditions() -> No
     [
         ({"name": "tpe", "options": {"multivariat": True}}, r"tpe: unknown option 'multivariat'\. Did you mean 'multi"),
         ({"name": "random", "options": {"x": 1}}, r"random: unknown option 'x'\. It takes none"),
-        (
-            {"name": "nsga2", "options": {"population_size": 1}},
-            r"nsga2: .*population_size.* greater than or equal to 2",
-        ),
+        ({"name": "nsga2", "options": {"population_size": 1}}, r"nsga2: .*population_size.* or equal to 2"),
         ({"name": "support.searches:accuracy"}, r"accuracy\(\) missing 1 required"),
     ],
 )
@@ -300,10 +297,7 @@ def test_samplers_that_cannot_work_are_refused_at_once(tmp_path: Path, sampler: 
 def test_a_grid_too_large_to_walk_is_refused(tmp_path: Path) -> None:
     model = {"width": {"int": [2, 2_000_000_000]}, "heads": 1}
     study = study_of(model=model, training={}, sampler={"name": "grid"})
-    with (
-        pytest.raises(RequestError, match=r"has 1,999,999,999 combinations, at most 5,000,000"),
-        driving(study, url_in(tmp_path)),
-    ):
+    with pytest.raises(RequestError, match=r"1,999,999,999 comb.* at most 5,000,000"), driving(study, url_in(tmp_path)):
         pass
 
 
