@@ -10,18 +10,13 @@ study.front()
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ablate.api import StudyHandle, campaign, choice, compare, load_study, real, search, whole
-    from ablate.engine.tasks.arrays.task import Task
 
 __version__ = "0.1.0"
-__all__ = ["StudyHandle", "Task", "campaign", "choice", "compare", "load_study", "real", "search", "whole"]
+__all__ = ["StudyHandle", "campaign", "choice", "compare", "load_study", "real", "search", "whole"]
 
 
 def __getattr__(name: str) -> object:
     """Import the Python interface when it is first used, so that a command does not wait for it."""
-    if name == "Task":
-        from ablate.engine.tasks.arrays.task import Task
-
-        return Task
     if name in __all__:
         from ablate import api
 

@@ -25,9 +25,9 @@ from ablate.core.trial import TrialConfig, TrialKey
 from ablate.engine.models import measure
 from ablate.engine.tasks import Data, load_task
 from ablate.engine.training import FamilySettings
-from ablate.engine.training.common import Common
 from ablate.engine.training.graph import Step, training_step
 from ablate.engine.training.pack import TrialPack
+from ablate.engine.training.pack_state import Common
 from ablate.engine.training.settings import Schedule, TrainConfig
 
 COLUMNS = (
@@ -287,7 +287,7 @@ def _step(members: Sequence[Member], data: Data, sizes: Sizes, device: str) -> t
         run()  # to the recording of a graph, if there is one
         return fastest(run, device, times=sizes.times) / steps
 
-    of_pack = training_step(group, TASK.task, steps=len(trials[0].schedule))
+    of_pack = training_step(group, steps=len(trials[0].schedule))
     ordinary, replayed = seconds(group.step), seconds(of_pack)
     batches = samples.batches(index, sizes.batch)
     with Traffic() as traffic:

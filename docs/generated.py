@@ -18,7 +18,7 @@ from typer.main import get_command
 from ablate.base import errors
 from ablate.cli.app import app
 from ablate.core.config import TaskConfig
-from ablate.core.registry import OWN_TASK, TASKS
+from ablate.core.registry import TASKS
 from ablate.core.registry import task_settings as settings_of
 from ablate.study.schema import described_schema, json_schema
 
@@ -81,12 +81,12 @@ def study_file() -> str:
 def task_settings() -> str:
     """Return one section for each kind of task: the settings that the entry of its data set may have."""
     tasks: dict[type[TaskConfig], list[str]] = {}
-    for name in (*TASKS.names(), OWN_TASK):
+    for name in TASKS.names():
         tasks.setdefault(settings_of(name), []).append(name)
     parts = []
     for model, names in tasks.items():
         schema = described_schema(model)
-        named = ", ".join(name if name == OWN_TASK else f"`{name}`" for name in names)
+        named = ", ".join(f"`{name}`" for name in names)
         about = {"description": f"{schema['description']} Tasks: {named}."}
         parts.append(_section(model.__name__, schema | about))
         parts += [_section(inner, part) for inner, part in schema.get("$defs", {}).items()]

@@ -18,7 +18,6 @@ USED: Sections = {
         "ablate.functions.run": ("Run",),
         **{f"ablate.functions.{library}": ("fit",) for library in LIBRARIES},
     },
-    "Data in arrays": {"ablate": ("Task",)},
     "A sampler or a scheduler": {
         "ablate.tuning": ("SamplerRequest", "SamplerTraits", "SchedulerRequest", "Scheduler"),
         "ablate.tuning.sampling.request": ("Known",),

@@ -7,11 +7,8 @@ import os
 import zipfile
 from pathlib import Path
 
-import pytest
-
-from ablate.base.code_files import code_files, copy_code
+from ablate.base.code_files import code_files
 from ablate.execution.carried_code import pack
-from support.commands import run
 
 CODE = ["__init__.py", "kernels/fast.cu", "net.py", "speedup.cpython-311-x86_64-linux-gnu.so"]
 SECRETS = [
@@ -39,10 +36,6 @@ def test_links_dot_names_pipes_and_what_is_not_code_are_left_out_everywhere(tmp_
     expected = [f"mynet/{name}" for name in CODE]
     assert sorted(name for _, name in code_files(place)) == expected
     assert sorted(zipfile.ZipFile(io.BytesIO(pack([place]))).namelist()) == expected
-    (tmp_path / "to").mkdir()
-    assert copy_code(place, tmp_path / "to") == tmp_path / "to" / "mynet"
-    copied = [path for path in (tmp_path / "to").rglob("*") if not path.is_dir() or path.is_symlink()]
-    assert sorted(str(path.relative_to(tmp_path / "to")) for path in copied) == expected
 
 
 def test_a_package_or_module_that_the_user_names_may_itself_be_a_link(tmp_path: Path) -> None:
@@ -51,34 +44,3 @@ def test_a_package_or_module_that_the_user_names_may_itself_be_a_link(tmp_path: 
     (tmp_path / "single.py").symlink_to(tmp_path / "mynet" / "net.py")
     assert sorted(name for _, name in code_files(tmp_path / "named")) == [f"named/{name}" for name in CODE]
     assert [name for _, name in code_files(tmp_path / "single.py")] == ["single.py"]
-
-
-NETWORK = """
-from torch import nn
-
-def build(config, shape):
-    return nn.Sequential(nn.Flatten(-2), nn.Linear(shape.tokens * shape.features, shape.outputs))
-"""
-STUDY = """\
-study: secret
-datasets: {digits: {patch: 4, train_limit: 64}}
-model: {builder: "mynet.net:build"}
-training: {epochs: 1, learning_rate: {choices: [0.01, 0.1]}}
-budget: {trials: 1}
-confirm: null
-"""
-
-
-@pytest.mark.services
-def test_a_logged_model_holds_the_code_of_its_network_and_nothing_else_of_the_package(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("mlflow")
-    place = package(tmp_path)
-    (place / "net.py").write_text(NETWORK)
-    (tmp_path / "study.yaml").write_text(STUDY)
-    monkeypatch.chdir(tmp_path)
-    assert run(capfd, "search", "study.yaml", "--executor", "local")[0] == 0
-    [code] = (tmp_path / "runs" / "mlartifacts").rglob("code")
-    found = [str(path.relative_to(code)) for path in code.rglob("*") if path.is_symlink() or not path.is_dir()]
-    assert sorted(found) == sorted(["ablate.zip", "ablate_model.py", *(f"mynet/{name}" for name in CODE)])

@@ -92,31 +92,3 @@ def test_the_folder_of_a_notebooks_code_is_not_searched_for_modules(tmp_path: Pa
     assert "StudyMismatchError" in done.stderr
     assert "has changed since: code_of_n_b.py." in done.stderr
     assert not trace.exists()
-
-
-NETWORK = """
-from torch import nn
-
-def build(config, shape):
-    return nn.Sequential(nn.Flatten(-2), nn.Linear(shape.tokens * shape.features, shape.outputs))
-"""
-
-
-@pytest.mark.services
-def test_an_edited_network_is_not_exported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "compared_net.py").write_text(NETWORK)
-    (tmp_path / "study.yaml").write_text(
-        "study: nets\ndatasets: {digits: {patch: 4, train_limit: 64}}\nmodel: {builder: 'compared_net:build'}\n"
-        "training: {epochs: 1, learning_rate: {choices: [0.01, 0.1]}}\nbudget: {trials: 1}\nconfirm: null\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    assert run(capfd, "search", "study.yaml", "--executor", "local", "--tracker", "none")[0] == 0
-    assert run(capfd, "export", "model", "nets")[0] == 0
-    trace = tmp_path / "trace"
-    (tmp_path / "compared_net.py").write_text(TRACE.format(trace=str(trace), what="imported") + NETWORK)
-    code, _, err = run(capfd, "export", "model", "nets")
-    assert code == 2
-    assert "has changed since: compared_net.py. Its networks would be others." in err
-    assert not trace.exists()

@@ -33,7 +33,7 @@ from ablate.core.objectives import (
     violation,
 )
 from ablate.core.trial import TrialState
-from ablate.engine.models.closed_form import NetworkSize
+from ablate.engine.models.size import NetworkSize
 from ablate.results.trials.tables import TRIAL_COLUMNS
 from ablate.study import parse_study
 from ablate.study.sections import Constraint, Objective

@@ -27,24 +27,21 @@ from ablate.base.plain_text import (
 from ablate.cli import app as cli
 from ablate.cli.terminal import Terminal
 from ablate.results.trials.tables import csv_text
-from support.commands import TINY, run
+from support.commands import run
 
 COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e]")
 LOUD = """\
-from torch import nn
-
-class Loud(nn.Module):
-    def __init__(self, shape):
-        super().__init__()
-        self.last = nn.Linear(shape.tokens * shape.features, shape.outputs)
-
-    def forward(self, x):
-        if x.shape[0] > 1:
-            raise RuntimeError("\\x1b]0;owned\\x07\\x1b[2J\\udc80\\u202e" + "x" * 1_000_000)
-        return self.last(x.flatten(-2))
-
-def build(config, shape):
-    return Loud(shape)
+def train(config, run):
+    config["lr"]
+    raise RuntimeError("\\x1b]0;owned\\x07\\x1b[2J\\udc80\\u202e" + "x" * 1_000_000)
+"""
+STUDY = """\
+study: tiny
+trainable: loud:train
+config: {lr: {float: [0.1, 1.0]}}
+objectives: [{metric: val_loss, direction: minimize}]
+budget: {trials: 4}
+confirm: null
 """
 
 
@@ -53,8 +50,7 @@ def test_what_a_trial_says_of_its_failure_commands_no_terminal_and_fills_no_ledg
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "loud.py").write_text(LOUD)
-    text = TINY.replace("{width: 8, depth: 1, mlp: {choices: [none, 8, 16]}}", "{builder: 'loud:build'}")
-    (tmp_path / "tiny.yaml").write_text(text)
+    (tmp_path / "tiny.yaml").write_text(STUDY)
     command = [sys.executable, "-m", "ablate", "search", "tiny.yaml", "--executor", "local", "--tracker", "none"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=240, check=False)
     assert done.returncode == 1

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from ablate.ledger import Ledger
-from support.commands import TINY, run
-from support.own_network import local
+from support.commands import TINY, local, run
 
 TEAM, MEMBER = 64001, 64002  # a group and a user without names
 GROUP_WRITES = 0o020

@@ -1,4 +1,4 @@
-"""Which files below a user's module or package are its code: what is watched, sent to workers, and put into a model."""
+"""Which files below a user's module or package are its code: what is watched and sent to workers."""
 
 from __future__ import annotations
 
@@ -24,15 +24,6 @@ def code_files(place: Path) -> Iterator[tuple[Path, str]]:
         for path in (Path(folder, name) for name in sorted(files)):
             if path.suffix in PYTHON + COMPILED and _is_open(path.name) and not path.is_symlink() and path.is_file():
                 yield path, str(path.relative_to(place.parent))
-
-
-def copy_code(place: Path, folder: Path) -> Path:
-    """Copy the code of a module or package into `folder`, which exists; return the copy of `place`."""
-    for path, name in code_files(place):
-        copy = folder / name
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_bytes(path.read_bytes())
-    return folder / place.name
 
 
 def _is_open(name: str) -> bool:

@@ -224,6 +224,9 @@ def new(
     command: Annotated[
         str | None, typer.Option(help="Your command with {NAME} for each setting: 'python train.py --lr {lr}'.")
     ] = None,
+    supervised: Annotated[
+        bool, typer.Option("--supervised", help="Write train.py too: a training function for arrays and a network.")
+    ] = False,
     metric: Annotated[
         str | None,
         typer.Option(help="What --command prints: NAME=PATTERN. (default: 'val_accuracy={number}')"),
@@ -240,7 +243,10 @@ def new(
     """Write a commented study file; `ablate plan` accepts it, but for what `--from` marks FILL IN."""
     from ablate.cli.new import write_study
 
-    file, to_fill = write_study(name, task=task, function=function, command=command, metric=metric, source=source)
+    asked = {"task": task, "function": function, "command": command, "metric": metric, "source": source}
+    file, to_fill = write_study(name, **asked, supervised=supervised)
+    if supervised:
+        console.say(f"Written: {Path('train.py').absolute()}")
     console.say(f"Written: {file.absolute()}")
     if to_fill:
         console.say(f"Fill in first, where the file says FILL IN: {to_fill}. Then type:")

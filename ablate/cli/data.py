@@ -31,7 +31,7 @@ def data_list(data_dir: DataDir = None, as_json: AsJson = False) -> None:
 
 @data_app.command("fetch", epilog="Example: ablate data fetch mnist")
 def data_fetch(
-    name: Annotated[str, typer.Argument(help="Name of a data set, or import path of a task of your own.")],
+    name: Annotated[str, typer.Argument(help="Name of a data set.")],
     data_dir: DataDir = None,
 ) -> None:
     """Download a data set into the data folder."""

@@ -25,6 +25,7 @@ EXAMPLES: tuple[tuple[str, Range], ...] = (
     (r".*width|.*hidden.*|.*units|.*dim|.*size|.*channels|.*features", {"int": [8, 64], "log": True}),
     (r".*depth|.*layers|.*blocks|.*heads", {"int": [1, 4]}),
 )
+SUPERVISED = Path(__file__).with_name("supervised.py")  # what `--supervised` writes
 OPTIONAL = "optional: the function has a default"
 CHECK = "the name does not say whether higher is better: check the direction"
 UNKNOWN: Range = {"float": [0.1, 1.0]}
@@ -41,17 +42,31 @@ NOTES = {
 
 
 def write_study(
-    name: str, *, task: str | None, function: str | None, command: str | None, metric: str | None, source: str | None
+    name: str,
+    *,
+    task: str | None,
+    function: str | None,
+    command: str | None,
+    metric: str | None,
+    source: str | None,
+    supervised: bool = False,
 ) -> tuple[Path, str]:
     """Write NAME.yaml into the current folder; return its path, and what the user has to fill in or an empty text.
 
-    Raises RequestError if the file exists, or if more than one of task, function, command and source is given.
+    With `supervised` a training function is written too, as train.py. Raises RequestError if a file exists, or if more
+    than one of task, function, command, source and `supervised` is given.
     """
-    if sum(kind is not None for kind in (task, function, command, source)) > 1:
-        raise RequestError("give one of --task, --function, --command and --from: a study tunes one thing")
+    if sum(kind is not None for kind in (task, function, command, source)) + supervised > 1:
+        raise RequestError(
+            "give one of --task, --function, --command, --supervised and --from: a study tunes one thing"
+        )
     if metric is not None and command is None:
         raise RequestError(f"--metric {metric!r} belongs to --command: it reads what the command prints")
     to_fill: list[str] = []
+    file = Path(f"{name}.yaml")
+    if supervised:
+        _write_new(Path("train.py"), SUPERVISED.read_text(encoding="utf-8"), beside=file)
+        function = "train:train"
     head = f"# Check it: ablate plan {name}.yaml    Run it: ablate search {name}.yaml\n"
     if source is not None:
         found = read_source(source)
@@ -66,7 +81,14 @@ def write_study(
         content, notes = _of_task(name, task or "digits")
     text = head + commented(content, notes)
     check_text(text, "ablate new")  # a name that cannot be one is refused before a file is made
-    file = Path(f"{name}.yaml")
+    _write_new(file, text)
+    return file, ", and ".join(to_fill)
+
+
+def _write_new(file: Path, text: str, *, beside: Path | None = None) -> None:
+    """Write a file; raise RequestError if it exists, or if `beside` does."""
+    if beside is not None and beside.exists():
+        raise RequestError(f"{beside} exists and is kept. Choose another name, or move it away.")
     try:
         with file.open("x", encoding="utf-8") as out:
             out.write(text)
@@ -74,7 +96,6 @@ def write_study(
         raise RequestError(f"{file} exists and is kept. Choose another name, or move it away.") from None
     except OSError as error:
         raise RequestError(f"{file}: cannot be written ({error.strerror})") from None
-    return file, ", and ".join(to_fill)
 
 
 def commented(content: Mapping[str, Any], notes: Mapping[str, str]) -> str:
@@ -100,10 +121,9 @@ def _line(key: str, notes: Mapping[str, str], text: str) -> str:
 
 def _of_task(name: str, task: str) -> tuple[dict[str, Any], dict[str, str]]:
     TASKS.check(task)
-    label = task if task in TASKS.names() else re.sub(r"\W", "_", task.partition(":")[0].rpartition(".")[2]) or "own"
-    entry: dict[str, Any] = {} if label == task else {"task": task}
+    entry: dict[str, Any] = {}
     notes = dict(NOTES)
-    if "patch" in task_settings(task).model_fields and task in TASKS.names():
+    if "patch" in task_settings(task).model_fields:
         entry["patch"] = IMAGES.get(task, 4)
     if task == "image_folder":
         entry |= {"path": "images", "image_size": 32}
@@ -111,7 +131,7 @@ def _of_task(name: str, task: str) -> tuple[dict[str, Any], dict[str, str]]:
     quality = "val_bleu" if task.startswith("multi30k") else "val_accuracy"
     content = {
         "study": name,
-        "datasets": {label: entry},
+        "datasets": {task: entry},
         "model": {
             "width": {"choices": [16, 32, 64]},
             "depth": {"int": [1, 4]},

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
-
-from ablate.base.errors import Fault
 
 Protocol = Literal["held_out", "paper"]
 LARGEST = 2**31 - 1  # of a whole number
@@ -107,6 +105,7 @@ class TrainableSettings(Frozen):
     facts_type: ClassVar[type[DatasetFacts]] = DatasetFacts
     idle_rules: ClassVar[tuple[Idle, ...]] = ()
     width_setting: ClassVar[str] = ""  # the setting that narrows the network, if the trainable has one
+    counted_at_once: ClassVar[bool] = False  # whether `measure` takes microseconds
 
     @property
     def length(self) -> int:
@@ -159,16 +158,6 @@ class TrainableSettings(Frozen):
     def is_architecture(cls, name: str) -> bool:
         """Return whether a setting changes the network, and not only how it is trained."""
         return False
-
-    @classmethod
-    def is_counted_at_once(cls, given: Iterable[str]) -> bool:
-        """Return whether `measure` takes microseconds where a study file gives the settings `given`."""
-        return False
-
-    @classmethod
-    def faults(cls, fixed: Mapping[str, Any]) -> Iterator[Fault]:
-        """Yield the faults of fixed settings that their types cannot detect, such as an unknown name of a part."""
-        yield from ()
 
 
 def leaves(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -33,28 +33,26 @@ class Registry:
     """Finds parts of one kind by registered name or by import path (`package.module:attribute`).
 
     Built-in parts are registered as import paths too, so a user's part is loaded in the same way. A part is imported
-    only when it is loaded.
+    only when it is loaded. With `instead`, which says what a user has in their place, `check` allows no import path.
     """
 
-    def __init__(self, kind: str, builtin: Mapping[str, str]) -> None:
-        self.kind = kind
-        self._paths = dict(builtin)
+    def __init__(self, kind: str, builtin: Mapping[str, str], *, instead: str = "") -> None:
+        self.kind, self._paths, self._instead = kind, dict(builtin), instead
 
     def names(self) -> tuple[str, ...]:
         """Return the registered names in order of registration."""
         return tuple(self._paths)
 
     def check(self, name: str) -> None:
-        """Raise RegistryError unless `name` is registered or has the form of an import path."""
-        if name not in self._paths and ":" not in name:
-            raise RegistryError(
-                f"{self.kind} {name!r} is not known. {did_you_mean(name, self._paths)} "
-                f"Your own {self.kind} is named by import path: 'mypkg.module:attribute'."
-            )
+        """Raise RegistryError unless `name` is registered or is an import path where that is allowed."""
+        if name not in self._paths and (":" not in name or self._instead):
+            own = self._instead or f"Your own {self.kind} is named by import path: 'mypkg.module:attribute'."
+            raise RegistryError(f"{self.kind} {name!r} is not known. {did_you_mean(name, self._paths)} {own}")
 
     def load(self, name: str) -> Callable[..., Any]:
         """Return the part called `name`; raise RegistryError if it does not exist or does not import."""
-        self.check(name)
+        if ":" not in name:
+            self.check(name)
         module_name, _, attribute = self._paths.get(name, name).partition(":")
         try:
             module = importlib.import_module(module_name) if name in self._paths else _import_own(module_name)
@@ -163,7 +161,6 @@ def lazy_names(package: str, modules: Mapping[str, tuple[str, ...]]) -> Callable
     return find
 
 
-MODELS = Registry("model builder", {"transformer": "ablate.engine.models.transformer:build"})
 TASKS = Registry(
     "task",
     {
@@ -186,6 +183,7 @@ TASKS = Registry(
         "multi30k_de_en": "ablate.engine.tasks.text.translation:build_de_en",
         "multi30k_en_de": "ablate.engine.tasks.text.translation:build_en_de",
     },
+    instead="Data of your own come with a training function: `ablate new NAME --supervised` writes one.",
 )
 FAMILY = "transformer"
 OWN_FUNCTION, OWN_COMMAND = "a function of your own", "a command of your own"
@@ -206,7 +204,6 @@ OWN_TRAINABLES = Registry(
     },
 )
 OWN_FUNCTIONS = Registry("trainable", {})
-OWN_TASK = "a task of your own"
 _SETTINGS = Registry(
     "settings of task",
     {
@@ -220,7 +217,6 @@ _SETTINGS = Registry(
             ("reverse", "sort", "sub", "swap", "copy", "numbers", "tiny_shakespeare"),
             "ablate.engine.tasks.settings:SequenceConfig",
         ),
-        OWN_TASK: "ablate.engine.tasks.settings:OwnTaskConfig",
         **dict.fromkeys(("multi30k_de_en", "multi30k_en_de"), "ablate.core.config:TaskConfig"),
     },
 )
@@ -272,9 +268,10 @@ def trainable_kind(trainable: str) -> str:
 
 
 def task_settings(task: object) -> type[TaskConfig]:
-    """Return the model of the settings that `task` has; this imports neither torch nor a user's code."""
-    name = task if task in _SETTINGS.names() else OWN_TASK
-    found: type[TaskConfig] = _SETTINGS.load(str(name))  # type: ignore[assignment]
+    """Return the model of the settings that `task` has, those of every data set for an unknown one."""
+    if task not in _SETTINGS.names():
+        return TaskConfig
+    found: type[TaskConfig] = _SETTINGS.load(str(task))  # type: ignore[assignment]
     return found
 
 

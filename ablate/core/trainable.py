@@ -28,7 +28,7 @@ class ServedNetwork:
     """A trained network that `mlflow.pyfunc` can load: how its files are written, and what it takes and returns.
 
     `write` fills an empty folder, and `_load_pyfunc` of the module `loader` reads it. `example` is an input, an array.
-    `options` are options of `predict` with their defaults, `code` the user's modules that the network needs.
+    `options` are options of `predict` with their defaults.
     """
 
     loader: str
@@ -38,7 +38,6 @@ class ServedNetwork:
     outputs: Tensor
     options: Mapping[str, str] = field(default_factory=dict)
     class_names: tuple[str, ...] = ()
-    code: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +173,7 @@ class Trainable(Protocol):
         """
 
     def list_parts(self, settings: TrainableSettings, facts: DatasetFacts, dataset: str) -> dict[str, Any]:
-        """Return the parts of a configuration's network as plain data; see `models.parts.listing.list_network`.
+        """Return the parts of a configuration's network as plain data; see `functions.networks.listing.list_network`.
 
         Raises RequestError if there is no network whose parts could be replaced by path.
         """

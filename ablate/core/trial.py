@@ -160,7 +160,7 @@ class Report:
     `val_loss`, `val_accuracy` (shares, not percent). The last report of a confirmation trial adds `test_loss` and
     `test_accuracy`. `wall_seconds` counts training alone, over all attempts. `checkpoint` is a file name relative to
     the trial's checkpoint folder, or None. `diverged` states per replicate whether its loss or gradient was not finite;
-    its metrics are then NaN. `note` is a line for the user on what the trial found strange.
+    its metrics are then NaN.
     """
 
     epoch: int
@@ -169,7 +169,6 @@ class Report:
     checkpoint: str | None = None
     diverged: tuple[bool, ...] = ()
     final: bool = False
-    note: str = ""
 
     def mean(self, metric: str) -> float:
         """Return the mean of `metric` over the replicates (NaN if one has none)."""

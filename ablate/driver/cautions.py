@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from ablate.base.randomness import stream
 from ablate.core.config import DatasetFacts, TrainableSettings
-from ablate.driver.code import trainable_of
+from ablate.core.trainable import load_trainable
 from ablate.study import Study
 from ablate.study.space import FloatRange, Range, Space
 from ablate.study.tuning_seeds import shared_tuning_text
@@ -28,7 +28,7 @@ def cautions(study: Study, facts: Mapping[str, DatasetFacts], data_dir: Path | N
 
 def _of_dataset(study: Study, label: str, facts: DatasetFacts, data_dir: Path | None) -> Iterator[str]:
     any_settings = next(_configurations(study, label), None)
-    for remark in trainable_of(study).remarks(study.task(label), facts, any_settings, data_dir):
+    for remark in load_trainable(study.trainable).remarks(study.task(label), facts, any_settings, data_dir):
         yield f"{label}: {remark}"
     searched = set(study.space_for(label).names())
     rules = [rule for rule in study.kind.idle_rules if rule.setting in searched]

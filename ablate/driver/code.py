@@ -1,4 +1,4 @@
-"""What a study tunes, with the border to the user's code that it names."""
+"""Refuses a study whose code a cluster does not have."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 from ablate.base.errors import RequestError
-from ablate.core.registry import TRAINABLES, import_paths
-from ablate.core.trainable import Trainable, load_trainable
-from ablate.functions.border.guarded import Guarded
 from ablate.functions.command_words import script_of
 from ablate.studies.code import command_words, user_code
 from ablate.study import Study
@@ -29,13 +26,3 @@ def refuse_local_code(study: Study) -> None:
             " what its image or its machines have. Make the code a package, and install it here and there; in a"
             " command, write the path that the script has there"
         )
-
-
-def trainable_of(study: Study) -> Trainable:
-    """Return what a study tunes; a separate process runs the code that it names by import path.
-
-    Samplers and schedulers are parts of the driver and run in it.
-    """
-    found = load_trainable(study.trainable)
-    named = import_paths(study.model_dump(mode="json", exclude={"sampler", "scheduler"}))
-    return Guarded(study.trainable) if named and study.trainable in TRAINABLES.names() else found

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ablate.base.errors import DataError, RequestError
 from ablate.core.config import DatasetFacts
-from ablate.driver.code import trainable_of
+from ablate.core.trainable import load_trainable
 from ablate.study import Study
 from ablate.study.checks import unknown_metrics
 
@@ -16,7 +16,7 @@ def check_data(study: Study, data_dir: Path | None) -> dict[str, DatasetFacts]:
     """Return the facts of every data set; raise DataError or RequestError if one is missing or does not fit."""
     facts: dict[str, DatasetFacts] = {}
     missing: dict[str, str] = {}
-    trainable = trainable_of(study)
+    trainable = load_trainable(study.trainable)
     for label in study.labels:
         trainable.check(study.given_for(label), confirms=study.opens_test or study.closes_on_test)
         task = study.datasets[label]

@@ -47,11 +47,11 @@ def make_executor(options: RunOptions, home: Path, store: Place, *, code: tuple[
 
 
 def import_ahead(study: Study, options: RunOptions) -> None:
-    """Import in a thread, while Ray starts, Ray Tune, torch and torch's counter of FLOPs, which imports triton."""
+    """Import in a thread, while Ray starts, Ray Tune, and torch for the sizes of networks."""
     if options.executor != "ray":
         return
-    sizing = ["ablate.engine.models.size", "torch.utils.flop_counter"]
-    modules = [*(sizing if study.trainable == FAMILY else []), "ablate.execution.tune_adapter"]
+    sizing = ["ablate.engine.tasks.catalog"] if study.trainable == FAMILY else []
+    modules = [*sizing, "ablate.execution.tune_adapter"]
 
     def run() -> None:
         for module in modules:

@@ -10,7 +10,6 @@ from ablate.base.errors import RequestError
 from ablate.core.config import DatasetFacts
 from ablate.core.registry import COMMAND_PREFIX, trainable_settings
 from ablate.core.trainable import load_trainable
-from ablate.driver.code import trainable_of
 from ablate.driver.own_sizes import inside
 from ablate.study import load_study
 
@@ -43,5 +42,5 @@ def _of_file(file: Path, config: Mapping[str, Any], data_dir: Path | None) -> di
     settings = study.settings_of(label, parameters)
     if config:
         raise RequestError(f"--set {next(iter(config))}: a study file gives the settings; --set is for a function")
-    trainable = trainable_of(study)
+    trainable = load_trainable(study.trainable)
     return trainable.list_parts(settings, trainable.find_facts(study.task(label), data_dir), label)

@@ -13,9 +13,8 @@ import polars as pl
 
 from ablate.core.config import DatasetFacts, NoSize, Size, TrainableSettings
 from ablate.core.registry import TRAINABLES
-from ablate.core.trainable import PlannedTrials, Trainable
+from ablate.core.trainable import PlannedTrials, Trainable, load_trainable
 from ablate.driver.cautions import cautions
-from ablate.driver.code import trainable_of
 from ablate.driver.data_checks import refuse_unknown_metrics
 from ablate.driver.own_sizes import (
     ADD_SIZE,
@@ -156,7 +155,7 @@ def make_plan(study: Study, *, data_dir: Path | None, measure_time: bool, earlie
 
     Raises RequestError if settings do not fit the trainable, DataError if `image_folder` has no folder to scan.
     """
-    trainable = trainable_of(study)
+    trainable = load_trainable(study.trainable)
     facts = {label: trainable.find_facts(study.datasets[label], data_dir) for label in study.labels}
     for label in study.labels:
         trainable.check(study.given_for(label), confirms=study.opens_test or study.closes_on_test)
@@ -299,7 +298,7 @@ def _seconds(
             protocol=study.protocol,
         )
         sized = [(row.settings, row.size) for row in listed if row.size]
-        seconds = trainable_of(study).estimate_seconds(sized, planned)
+        seconds = load_trainable(study.trainable).estimate_seconds(sized, planned)
         if seconds is None:
             return None
         found[label] = seconds

@@ -38,14 +38,13 @@ from ablate.base.garbage import collect_as_usual
 from ablate.base.redaction import error_text, redact_url
 from ablate.core.config import DatasetFacts
 from ablate.core.objectives import stopped_text
-from ablate.core.trainable import Trainable
+from ablate.core.trainable import Trainable, load_trainable
 from ablate.core.trial import TrialConfig, TrialState, checkpoint_folder, seed_place
 from ablate.driver import resume as resumption
 from ablate.driver import warm_start
 from ablate.driver.again import retry_unreported, unreported
 from ablate.driver.alone import only_study
 from ablate.driver.cautions import cautions
-from ablate.driver.code import trainable_of
 from ablate.driver.compared_plan import note_plan, refuse_failed_rows, require_variants
 from ablate.driver.data_checks import check_data
 from ablate.driver.events import Tell, follow
@@ -128,7 +127,7 @@ def search(
 
 def _search(study: Study, text: str, options: RunOptions, console: Console, tell: Tell | None) -> FinishedStudy:
     events = _refuse_other(study, text, options)
-    trainable = trainable_of(study)
+    trainable = load_trainable(study.trainable)
     facts, sizes = _check_first(study, trainable, options, known_sizes(events))
     study = knowing(study, sizes)
     home, files = options.home(study.name), own.source_files(study)

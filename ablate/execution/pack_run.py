@@ -12,13 +12,13 @@ from typing import Any
 
 from ablate.base.errors import PausedError
 from ablate.base.garbage import collecting_rarely
-from ablate.core.code_version import CODE_PREFIX, base_trainable
-from ablate.core.registry import OWN_FUNCTION, Registry, trainable_kind
+from ablate.core.code_version import CODE_PREFIX
+from ablate.core.registry import Registry
 from ablate.core.trainable import Member, Pack, load_trainable
 from ablate.core.trial import Report, TrialKey
 from ablate.execution.executor import Crowded, Failure, Outcome, Paused, Turn
 from ablate.functions.alone import Alone
-from ablate.functions.border.guarded import GuardedFunction, GuardedPack, runs_own_code, take_notes
+from ablate.functions.border.guarded import GuardedFunction, take_notes
 from ablate.functions.memory import keep_freed_memory
 from ablate.functions.trainable import OwnTrainable
 
@@ -100,37 +100,21 @@ class PackRun:
         sys.path.extend(place for place in given.search_path if place not in sys.path)
         place: dict[str, Any] = {"data_dir": given.data_dir, "device": given.device, "pause": self._pause}
         config = given.members[0].config
-        if self._guarded:
-            pack: Pack = GuardedPack(
-                base_trainable(config.trainable),
-                packed=given.packed,
-                threads=given.threads,
-                grace_seconds=given.grace_seconds,
-                place=place,
-            )
-        else:
-            trainable = load_trainable(config.trainable)
-            train = trainable.train if given.trainer is None else TRAINERS.load(given.trainer)
-            if torch := sys.modules.get("torch"):
-                torch.set_num_threads(given.threads)
-            more: dict[str, Any] = {} if given.trainer else {"grace_seconds": given.grace_seconds}
-            if config.trainable.startswith(CODE_PREFIX):
-                more["versions"] = given.versions
-            if isinstance(trainable, OwnTrainable) and not given.trainer:
-                more["threads"] = given.threads
-            if isinstance(trainable, GuardedFunction) and not given.trainer:
-                more |= _side_by_side(given, len(config.seeds))
-            pack = trainable.open_pack(**place) if given.packed else Alone(train, place | more)
+        trainable = load_trainable(config.trainable)
+        train = trainable.train if given.trainer is None else TRAINERS.load(given.trainer)
+        if torch := sys.modules.get("torch"):
+            torch.set_num_threads(given.threads)
+        more: dict[str, Any] = {} if given.trainer else {"grace_seconds": given.grace_seconds}
+        if config.trainable.startswith(CODE_PREFIX):
+            more["versions"] = given.versions
+        if isinstance(trainable, OwnTrainable) and not given.trainer:
+            more["threads"] = given.threads
+        if isinstance(trainable, GuardedFunction) and not given.trainer:
+            more |= _side_by_side(given, len(config.seeds))
+        pack: Pack = trainable.open_pack(**place) if given.packed else Alone(train, place | more)
         self._pack = pack  # before the trials are added, so that it is closed whatever they do
         pack.add(given.members)
         return pack
-
-    @property
-    def _guarded(self) -> bool:
-        """Whether the built-in trainer runs a user's code, which a process of its own then runs."""
-        config = self._assignment.members[0].config
-        own = trainable_kind(base_trainable(config.trainable)) == OWN_FUNCTION
-        return self._assignment.trainer is None and not own and runs_own_code(config)
 
     def _for_all(self, error: Exception) -> dict[TrialKey, Outcome]:
         """Return the outcome of every trial after an error of them all.

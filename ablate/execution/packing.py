@@ -138,8 +138,6 @@ class Packing:
         if isinstance(outcome, Paused | Crowded):
             self.search.pause(key)
             return False
-        if outcome.note:
-            self._say(outcome.note, f"trial {key}: {outcome.note}")
         return self.search.report(key, outcome) is Decision.CONTINUE and not outcome.final
 
     def _say(self, subject: str, line: str) -> None:

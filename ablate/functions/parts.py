@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from ablate.base.errors import RequestError, TrialError, did_you_mean
-from ablate.engine.models.parts.listing import list_network
 from ablate.functions.function import Function
+from ablate.functions.networks.listing import list_network
 from ablate.functions.settings import FunctionSettings
 from ablate.functions.sizing import LoopReachedError, SizingRun, reach_loop
 
@@ -27,7 +27,7 @@ class ListingRun(SizingRun):
 
 
 def list_parts(function: Function, settings: FunctionSettings, *, dataset: str) -> dict[str, Any]:
-    """Return the parts of the first network that a function builds; see `models.parts.listing`.
+    """Return the parts of the first network that a function builds; see `functions.networks.listing`.
 
     The function runs up to the first call of its network, on torch's meta device. Raises RequestError for a setting
     that it reads and that is not given, for what it raises before that call, and if it builds no network.

@@ -17,12 +17,12 @@ from torch.utils.data import Dataset, Subset
 from ablate.base.errors import TrialError
 from ablate.base.files import Place
 from ablate.base.randomness import stream
-from ablate.engine.models.keyed import build_keyed, count_parameters
-from ablate.engine.models.parts.replacing import replace_parts
-from ablate.engine.models.parts.watching import Replacements, check_parts
 from ablate.functions.batches import Batches, keyed_loader, refuse_own_generator, seed_worker
 from ablate.functions.blame import place_of_frame
 from ablate.functions.keeping import GlobalRandomness, check_keepable, get_state, set_state
+from ablate.functions.networks.keyed import build_keyed, count_parameters
+from ablate.functions.networks.replacing import replace_parts
+from ablate.functions.networks.watching import Replacements, check_parts
 from ablate.functions.output import seed_folder
 from ablate.functions.state import Holder, State, Value, is_value
 

@@ -14,9 +14,9 @@ from torch import nn
 
 from ablate.base.errors import RequestError, TrialError
 from ablate.core.config import Counted
-from ablate.engine.models.parts.tracing import Trace, traced
 from ablate.functions.blame import user_line
 from ablate.functions.function import Function
+from ablate.functions.networks.tracing import Trace, traced
 from ablate.functions.run import M, Run
 from ablate.functions.settings import FunctionSettings
 

@@ -21,7 +21,6 @@ from ablate.engine.tasks.base import Written
 from ablate.engine.tasks.text.bleu import bleu
 from ablate.engine.tasks.text.translation import Translation
 from ablate.engine.training import predictor
-from ablate.engine.training.family import family
 from ablate.results.report.attention_maps import BlockMaps
 from ablate.studies.code import USE, refuse_other_code
 from ablate.studies.homes import with_store
@@ -39,7 +38,7 @@ class Trained:
     replicate: int
     task: Task
     shape: InputShape
-    module: Any  # an nn.Module; that of a user's builder may have more methods
+    module: Any  # an nn.Module with more methods
     data_dir: Path | None
 
     def title(self) -> str:
@@ -151,25 +150,18 @@ def write_translations(asked: Trained, part: Literal["validation", "test"], fold
 
 
 def _greedy(asked: Trained, data: Data, source: Tensor) -> Tensor:
-    module = asked.module
-    if not hasattr(module, "greedy"):
-        raise RequestError(f"model builder {family(asked.config).model.builder!r} makes a module without `greedy`")
-    ids: Tensor = module.greedy(source, start=data.start, end=data.end, steps=asked.shape.tokens)
+    ids: Tensor = asked.module.greedy(source, start=data.start, end=data.end, steps=asked.shape.tokens)
     return ids
 
 
 def attention_maps(asked: Trained, sample: int) -> list[BlockMaps]:
     """Return similarity and attention weights of every block on training sample number `sample`.
 
-    For an encoder-decoder, these are the encoder's. Raises RequestError if there is no such sample, or if the network
-    has no such maps.
+    For an encoder-decoder, these are the encoder's. Raises RequestError if there is no such sample.
     """
     data = asked.task.load(asked.data_dir)
     if not 0 <= sample < len(data.train_targets):
         raise RequestError(f"there is no training sample {sample}, only 0 to {len(data.train_targets) - 1:,}")
-    if not hasattr(asked.module, "similarities"):
-        builder = family(asked.config).model.builder
-        raise RequestError(f"model builder {builder!r} makes a module without `similarities`")
     x = _input(data, sample)
     with torch.no_grad():
         similarities = asked.module.similarities(x)

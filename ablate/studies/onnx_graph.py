@@ -51,14 +51,12 @@ class Graph(nn.Module):
         self.register_buffer("shift", torch.tensor(told.shift, dtype=self.dtype))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return the scores of images [B, H, W] or [B, H, W, C], rows [B, F], other inputs [B, T, F] or ids [B, T]."""
+        """Return the scores of images [B, H, W] or [B, H, W, C], other inputs [B, T, F] or ids [B, T]."""
         if self.shape.inputs == "ids":
             of_ids: Tensor = self.module(inputs.long())
             return of_ids
         if self.image is not None and self.patch is not None:
             inputs = cut(inputs if inputs.ndim == 4 else inputs[..., None], self.patch)
-        elif self.shape.sample is not None and tuple(inputs.shape[1:]) == self.shape.sample:
-            inputs = inputs.reshape(inputs.shape[0], self.shape.tokens, -1)
         scores: Tensor = self.module(inputs.to(self.dtype) * self.scale + self.shift)
         return scores
 

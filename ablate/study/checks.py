@@ -49,8 +49,6 @@ def _name_faults(study: Study) -> Iterator[Fault]:
             table.check(name)
         except RegistryError as error:
             yield Fault(path=path, value=name, rule=str(error))
-    for label in study.datasets:
-        yield from study.kind.faults(study.fixed(label))
 
 
 def _objective_faults(study: Study) -> Iterator[Fault]:
@@ -98,9 +96,6 @@ def _command_faults(study: Study) -> Iterator[Fault]:
         kind, _, setting = name.partition(".")
         if kind == "replace":
             yield Fault(path=name, value=None, rule="a command has no modules to replace; use switches of its own")
-        elif kind == "processes":
-            rule = "a command starts its own, as in `torchrun --nproc-per-node {gpus} train.py`"
-            yield Fault(path=name, value=None, rule=rule)
         elif setting in OFFERED:
             rule = f"{{{setting}}} in a command is given by ablate; choose another name"
             yield Fault(path=name, value=None, rule=rule)

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from ablate.base.errors import FAULTS_SHOWN, Fault, RegistryError, StudyFileError, did_you_mean
 from ablate.core.config import leaves
-from ablate.core.registry import FAMILY, OWN_TASK, TRAINABLES, task_settings
+from ablate.core.registry import FAMILY, TASKS, TRAINABLES, task_settings
 from ablate.study.checks import faults_of
 from ablate.study.patterns import NUMBER_PLACEHOLDER
 from ablate.study.ranges import RANGE_KEYS, RANGE_OPTIONS
@@ -221,10 +221,11 @@ def _shape_faults(error: ValidationError, lines: Mapping[YamlPath, int], data: A
         path = tuple(part for part in path if not (isinstance(part, str) and part.endswith("]")))
         found.append((_place(dotted(path), places), path, group))
     found.sort(key=lambda each: (each[0] or 0, dotted(each[1])))
-    return [
+    faults = [
         _shape_fault(group, path, line, data if number < FAULTS_SHOWN else None)
         for number, (line, path, group) in enumerate(found)
     ]
+    return [fault for number, fault in enumerate(faults) if fault not in faults[max(number - FAULTS_SHOWN, 0) : number]]
 
 
 def _items(error: ValidationError) -> list[Any]:
@@ -240,11 +241,10 @@ def _shape_fault(group: Sequence[Any], path: YamlPath, line: int | None, data: A
     rule, hint = str(item["msg"]).removeprefix("Value error, "), ""
     value: object = item["input"]
     if item["type"] == "extra_forbidden":
+        if data and path[0] == "datasets" and len(path) == 3:
+            return _not_of_the_task(path, value, line, data)
         rule, hint = "this key is not known.", did_you_mean(str(path[-1]), _known_keys(path[:-1], data)) if data else ""
-        if data and path[0] == "datasets" and len(path) == 3 and path[-1] in task_settings(OWN_TASK).model_fields:
-            rule = f"task {_task_of(path[1], data)} does not have this setting."
-        else:
-            value = None
+        value = None
     elif item["type"] == "missing":
         rule, value = "this key is required", None
     elif item["type"] == "literal_error":
@@ -275,6 +275,22 @@ def _task_of(label: object, data: Any) -> Any:
     sets = data["datasets"] if isinstance(data["datasets"], dict) else {}
     named = [entry.get("task", label) for key, entry in sets.items() if str(key) == label and isinstance(entry, dict)]
     return named[0] if named else label
+
+
+def _not_of_the_task(path: YamlPath, value: object, line: int | None, data: Any) -> Fault:
+    """Return the fault of a setting of a data set that its task does not have, or that the task is not known."""
+    task = _task_of(path[1], data)
+    try:
+        if data.get("trainable", FAMILY) == FAMILY:
+            TASKS.check(str(task))
+    except RegistryError as error:
+        return Fault(path=dotted((*path[:2], "task")), value=task, rule=str(error), line=line)
+    hint = did_you_mean(str(path[-1]), _known_keys(path[:-1], data))
+    if any(path[-1] in task_settings(name).model_fields for name in TASKS.names()):
+        return Fault(
+            path=dotted(path), value=value, rule=f"task {task} does not have this setting.", hint=hint, line=line
+        )
+    return Fault(path=dotted(path), value=None, rule="this key is not known.", hint=hint, line=line)
 
 
 def _known_keys(path: YamlPath, data: Any) -> list[str]:

@@ -163,9 +163,10 @@ class Study(Sectioned):
         found._read, found._at_once = (frozenset(settings), not builds) if found._told else (None, False)
         return found
 
-    def is_counted_at_once(self, dataset: str) -> bool:
-        """Return whether the size of a configuration takes microseconds, so that a thousand may be asked for."""
-        return self._at_once or self.kind.is_counted_at_once(self.given_for(dataset))
+    @property
+    def counted_at_once(self) -> bool:
+        """Whether the size of a configuration takes microseconds, so that a thousand may be asked for."""
+        return self._at_once or self.kind.counted_at_once
 
     def decides_size(self, name: str) -> bool:
         """Return whether a setting may change what is known before training."""

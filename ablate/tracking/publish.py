@@ -12,7 +12,6 @@ from typing import Any
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 import ablate
-from ablate.base.code_files import copy_code
 from ablate.base.files import Place
 from ablate.base.scratch import scratch_folder
 from ablate.core.trainable import KeptFiles, ServedNetwork, load_trainable
@@ -70,9 +69,8 @@ def save(path: Path, network: ServedNetwork, *, identity: tuple[str, str, str] |
 
     model_id, place, run_id = identity if identity is not None else (None, None, None)
     with scratch_folder("network") as scratch:
-        files, code, archive, loader = (scratch / n for n in ("network", "code", ARCHIVE, f"{LOADER_MODULE}.py"))
+        files, archive, loader = (scratch / name for name in ("network", ARCHIVE, f"{LOADER_MODULE}.py"))
         files.mkdir()
-        code.mkdir()
         archive.write_bytes(code_archive())
         loader.write_text(LOADER.format(archive=ARCHIVE, loader=network.loader))
         network.write(files)
@@ -80,7 +78,7 @@ def save(path: Path, network: ServedNetwork, *, identity: tuple[str, str, str] |
             path=str(path),
             loader_module=LOADER_MODULE,
             data_path=str(files),
-            code_paths=[str(path) for path in (loader, archive, *(copy_code(place, code) for place in network.code))],
+            code_paths=[str(loader), str(archive)],
             pip_requirements=[f"{name}=={version(name).partition('+')[0]}" for name in REQUIREMENTS],
             mlflow_model=Model(artifact_path=place, run_id=run_id, model_id=model_id, model_uuid=model_id),
             signature=_signature(network),

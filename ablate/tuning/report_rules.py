@@ -68,7 +68,6 @@ def judge(
             error = f"no finite value of {', '.join(missing)} in the {which} report (reported: {known})"
             if absent := [name for name in missing if name not in means]:
                 error += f": report {', '.join(absent)} in every {study.unit}"
-            error += f". {report.note}" if report.note else ""
             return Decision.STOP, TrialState.FAIL, error
         return Decision.CONTINUE, TrialState.COMPLETE, None
     decision = search.decide(trial, step)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 import subprocess
@@ -20,8 +19,7 @@ from ablate.driver.options import RunOptions
 from ablate.study import parse_study
 from ablate.tracking.tracker import Several
 from ablate.tuning.state.planned import planned_trials
-from support.commands import TINY, run
-from support.own_network import OWN_NETWORK, local
+from support.commands import TINY, local, run
 from support.postgres import PASSWORD
 
 
@@ -141,12 +139,12 @@ def test_a_cluster_elsewhere_needs_a_number_of_gpus(tiny: Path, capfd: pytest.Ca
 def test_a_module_of_ones_own_that_does_not_parse_is_one_line(
     tiny: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tiny.parent / "broken_task.py").write_text("def build(:\n")
+    (tiny.parent / "broken_sampler.py").write_text("def build(:\n")
     monkeypatch.syspath_prepend(tiny.parent)
-    tiny.write_text(TINY.replace("{patch: 4,", "{task: 'broken_task:build', patch: 4,"))
+    tiny.write_text(f"{TINY}sampler: {{name: 'broken_sampler:build'}}\n")
     code, _, err = run(capfd, *local(tiny, tiny.parent / "runs"))
     assert code == 2
-    assert "task 'broken_task:build': cannot import 'broken_task': invalid syntax" in err
+    assert "sampler 'broken_sampler:build': cannot import 'broken_sampler': invalid syntax" in err
 
 
 def test_a_number_without_end_is_a_fault_of_the_file(tiny: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -154,24 +152,6 @@ def test_a_number_without_end_is_a_fault_of_the_file(tiny: Path, capfd: pytest.C
     code, _, err = run(capfd, *local(tiny, tiny.parent / "runs"))
     assert code == 2
     assert "this number has too many digits" in err
-
-
-@pytest.mark.services
-def test_a_network_of_ones_own_beside_the_study_file_is_searched(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "own_network.py").write_text(OWN_NETWORK)
-    own = "{builder: 'own_network:build', options: {hidden: {choices: [4, 8]}}}"
-    text = TINY.replace("{width: 8, depth: 1, mlp: {choices: [none, 8, 16]}}", own).replace("study: tiny", "study: own")
-    (tmp_path / "own.yaml").write_text(text)
-    command = [str(Path(sys.executable).parent / "ablate"), *local(Path("own.yaml"), Path("runs"))]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(run(capfd, "status", "own", "--json", "--runs-dir", str(tmp_path / "runs"))[1])
-    assert found["trials"]["digits"]["COMPLETE"] >= 4
-    rows = csv.DictReader((tmp_path / "runs" / "own" / "report" / "trials.csv").read_text().splitlines())
-    weights = {str(64 * hidden + hidden + hidden * 10 + 10) for hidden in (4, 8)}  # two layers on 4 x 16 inputs
-    assert {row["params"] for row in rows} <= weights
 
 
 @pytest.mark.services

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,8 +11,7 @@ import vl_convert
 
 from ablate.results.front.learning import whole_ticks
 from ablate.results.rendering.drawing import PALETTES, paint
-from support.commands import TINY, run
-from support.own_network import OWN_NETWORK, local
+from support.commands import TINY, local, run
 
 
 @pytest.mark.services
@@ -44,23 +39,6 @@ def test_the_axis_of_learning_curves_names_each_epoch_once(tmp_path: Path, capfd
 )
 def test_ticks_are_few_and_whole(epochs: list[int], ticks: list[int]) -> None:
     assert whole_ticks(epochs) == ticks
-
-
-@pytest.mark.services
-@pytest.mark.parametrize("form", ["csv", "table"])
-def test_the_plan_of_a_network_of_ones_own_has_no_depth_and_no_heads(form: str, tmp_path: Path) -> None:
-    (tmp_path / "own_network.py").write_text(OWN_NETWORK)
-    own = "{builder: 'own_network:build', options: {hidden: {choices: [4, 8]}}}"
-    (tmp_path / "own.yaml").write_text(TINY.replace("{width: 8, depth: 1, mlp: {choices: [none, 8, 16]}}", own))
-    command = [sys.executable, "-m", "ablate", "plan", "own.yaml", "--format", form, "--no-time"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr
-    if form == "csv":
-        rows = list(csv.DictReader(io.StringIO(done.stdout)))
-        assert list(rows[0]) == ["variant", "dataset", "params", "params_body", "flops", "q"]
-        assert [int(row["params"]) for row in rows] == [64 * n + n + n * 10 + 10 for n in (4, 8)]
-    else:
-        assert done.stdout.splitlines()[0].split() == ["variant", "data", "set", "params", "flops", "Q"]
 
 
 @pytest.mark.parametrize("word", ["run", "tune", "sweep"])

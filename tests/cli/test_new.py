@@ -203,7 +203,10 @@ def test_a_new_file_is_searched(folder: Path, capfd: Any) -> None:
 
 
 WRONG = {
-    "two kinds": (["--task", "digits", "--function", "a:b"], "give one of --task, --function, --command and --from"),
+    "two kinds": (
+        ["--task", "digits", "--function", "a:b"],
+        "--command, --supervised and --from: a study tunes one thing",
+    ),
     "unknown task": (["--task", "digit"], "Did you mean 'digits'"),
     "no function": (["--function", "fresh_own:trian"], "Did you mean 'train'"),
     "no placeholder": (["--command", "python train.py"], "write {NAME} for each setting"),

@@ -9,28 +9,18 @@ import socket
 import threading
 import time
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
 from ablate.base.errors import ClusterLostError, ResourceError
-from ablate.core.trainable import Member
-from ablate.core.trial import TrialKey, checkpoint_folder
-from ablate.engine.models.settings import ModelConfig
-from ablate.engine.training import train
-from ablate.engine.training.settings import TrainConfig
+from ablate.core.trial import TrialKey
 from ablate.execution import cluster, gcs_watchdog
 from ablate.execution.cluster import SlotPlan, plan, ray_session, wait_for_nodes
 from ablate.execution.own_ray import environment
-from ablate.execution.pack_run import Assignment, PackRun
 from ablate.execution.packing import Packing
 from ablate.execution.signals import Interruption
 from ablate.execution.tune_session import StopTune, TuneSession
-from ablate.functions.output import read_output
-from support import counted
-from support.entries import entry
-from support.trials import family_trial
 
 LAPTOP = [{"CPU": 2.0}]
 ONE_BOX = [{"CPU": 64.0, "GPU": 8.0}]
@@ -290,30 +280,3 @@ def test_a_head_that_falls_silent_ends_the_driver_also_where_its_main_thread_wai
                         capsys.readouterr().err)  # fmt: skip
     with pytest.raises(ClusterLostError, match="what was committed is kept"):
         line.answers()
-
-
-@pytest.mark.services
-def test_the_built_in_trainer_trains_own_data_in_a_process_for_each_trial(tmp_path: Path) -> None:
-    task = entry(task="support.counted:build", patch=(4, 4), train_limit=64)
-    model, schedule = ModelConfig(width=8, depth=1, mlp=0), TrainConfig(epochs=1, batch_size=32)
-    config = family_trial(
-        key=TrialKey(study="s", dataset="digits", number=0),
-        stage="search",
-        model=model,
-        task=task,
-        train=schedule,
-        seeds=(0,),
-        study_seed=1,
-    )
-    direct = list(train(config, data_dir=None, checkpoints=None))
-    printed = []
-    for attempt in ("a", "b"):
-        (tmp_path / attempt).mkdir()
-        folder = checkpoint_folder(tmp_path / attempt, config.key)
-        members = (Member(config=config, checkpoints=folder, attempt=1),)
-        given = Assignment(members=members, data_dir=None, device="cpu", trainer=None, threads=1)
-        report: Any = PackRun(given, lambda: False).turn().outcomes[config.key]
-        assert report.metrics == direct[0].metrics
-        assert (folder / str(report.checkpoint)).exists()
-        printed.append(read_output(folder).count(counted.LINE))
-    assert printed == [1, 1]

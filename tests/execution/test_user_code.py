@@ -16,7 +16,6 @@ from ablate.base.errors import ResourceError
 from ablate.execution.carried_code import pack
 from ablate.studies.code import user_code
 from ablate.study import parse_study
-from support.commands import run
 from support.faults.raylets import cluster
 
 MODULE = """
@@ -56,7 +55,7 @@ def test_what_a_study_names_by_import_path_is_carried_and_nothing_else(
     monkeypatch.syspath_prepend(str(tmp_path))
     found = user_code(parse_study(STUDY, "study.yaml"))
     assert sorted(found) == [tmp_path / "carried.py", tmp_path / "helpers"]
-    built_in = "study: a\ndatasets: {digits: {}}\nmodel: {builder: 'torch.nn:Linear'}\n"
+    built_in = "study: a\ndatasets: {digits: {}}\nsampler: {name: 'torch.nn:Linear'}\n"
     assert user_code(parse_study(built_in, "study.yaml")) == ()
 
 
@@ -90,40 +89,3 @@ def test_too_much_code_is_refused_in_a_line(tmp_path: Path) -> None:
     assert archive.infolist()[0].compress_size < 10_000
     with pytest.raises(ResourceError, match="has 2 MB, and at most 1 MB are sent"):
         pack([tmp_path / "big"], limit=1_000_000)
-
-
-NETWORK = """
-from torch import nn
-
-class Net(nn.Sequential):
-    def __init__(self, config, shape):
-        super().__init__(nn.Flatten(-2), nn.Linear(shape.tokens * shape.features, shape.outputs))
-"""
-SEARCH = """\
-study: edited
-datasets: {digits: {patch: 4, train_limit: 64}}
-model: {builder: "edited_net:Net"}
-training: {epochs: 1, learning_rate: {choices: [0.01, 0.1]}}
-budget: {trials: 1}
-sampler: {name: grid}
-confirm: null
-"""
-
-
-@pytest.mark.services
-def test_an_edited_network_is_refused_until_it_is_accepted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """Trials of two networks in one study would be compared as if they were of one."""
-    (tmp_path / "edited_net.py").write_text(NETWORK)
-    (tmp_path / "study.yaml").write_text(SEARCH)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    command = ["search", "study.yaml", "--executor", "local", "--tracker", "none"]
-    assert run(capfd, *command)[0] == 0
-    (tmp_path / "edited_net.py").write_text(NETWORK.replace("nn.Linear(", "nn.Tanh(), nn.Linear("))
-    (tmp_path / "study.yaml").write_text(SEARCH.replace("trials: 1", "trials: 2"))
-    code, _, err = run(capfd, *command, "--extend")
-    assert code == 2
-    assert "has changed since: edited_net.py. Its trials would not be comparable." in " ".join(err.split())
-    assert run(capfd, *command, "--extend", "--code-changed")[0] == 0

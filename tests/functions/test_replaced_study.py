@@ -14,8 +14,8 @@ from torch import nn
 import ablate
 from ablate.core.registry import read_task
 from ablate.core.trial import TrialConfig, TrialKey
-from ablate.engine.models.parts import replacing
 from ablate.functions.function import Function
+from ablate.functions.networks import replacing
 from ablate.functions.settings import FunctionSettings
 from support.commands import LOCAL, run
 from support.forked import trained

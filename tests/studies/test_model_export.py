@@ -22,8 +22,7 @@ from ablate.ledger import Ledger
 from ablate.studies import onnx_graph
 from ablate.studies.locations import Locations
 from ablate.studies.network import load_network
-from support.commands import TINY, run
-from support.own_network import local
+from support.commands import TINY, local, run
 
 pytestmark = pytest.mark.services
 NUMBERS = """\
@@ -34,37 +33,6 @@ training: {epochs: 1, batch_size: 32, learning_rate: 1e-2}
 budget: {trials: 1}
 confirm: null
 replicates: 2
-"""
-NORMED = """\
-from torch import nn
-
-
-class Net(nn.Module):
-    takes = "samples"
-
-    def __init__(self, config, shape):
-        super().__init__()
-        self.conv = nn.Conv2d(shape.sample[0], 4, 3)
-        self.norm = nn.BatchNorm2d(4)
-        self.last = nn.Linear(4, shape.outputs)
-
-    def forward(self, x):
-        return self.last(self.norm(self.conv(x)).relu().mean((-2, -1)))
-
-
-def build(config, shape):
-    return Net(config, shape)
-
-
-class Branching(Net):
-    def forward(self, x):
-        if float(x.detach().sum()) > 0:
-            return super().forward(x)
-        return super().forward(x) * 2
-
-
-def branching(config, shape):
-    return Branching(config, shape)
 """
 
 
@@ -142,36 +110,18 @@ def test_a_network_that_writes_tokens(tmp_path: Path, capfd: pytest.CaptureFixtu
     np.testing.assert_array_equal(served_model.read(folder).predict(ids, {"output": "scores"}), expected)
 
 
-@pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    (tmp_path / "exported_net.py").write_text(NORMED)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    return TINY.replace("model: {width: 8, depth: 1, mlp: {choices: [none, 8, 16]}}", "model: {builder: 'BUILDER'}")
-
-
-def test_a_network_of_ones_own_on_whole_images(own: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    runs = trained(tmp_path, own.replace("BUILDER", "exported_net:build"), capfd)
-    code, out, err = export(capfd, runs, "tiny", str(tmp_path / "net"), "--trial", "3")
-    assert code == 0, err
-    served = served_model.read(tmp_path / "net")
-    images = np.random.default_rng(1).integers(0, 17, size=(6, 8, 8))
-    images = images.astype(json.loads((tmp_path / "net" / "config.json").read_text())["input"]["dtype"])
-    session: Any = onnxruntime.InferenceSession(str(tmp_path / "net" / "model.onnx"))
-    expected = served.predict(images, {"output": "scores"})
-    (found,) = session.run(["scores"], {"inputs": images})
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
-    assert "on batches of 1, 2, 8" in out
-
-
 def test_what_cannot_be_exported_leaves_nothing(
-    own: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runs = trained(tmp_path, own.replace("BUILDER", "exported_net:branching"), capfd)
+    runs = trained(tmp_path, TINY, capfd)
+    plain = onnx_graph.Graph.forward
+    branching = lambda self, inputs: plain(self, inputs) * (2 if float(inputs.detach().sum()) > 0 else 1)  # noqa: E731
+    monkeypatch.setattr(onnx_graph.Graph, "forward", branching)
     before = sorted(p.name for p in tmp_path.iterdir())
     words = ("tiny", str(tmp_path / "net"), "--trial", "3")
     code, out, err = export(capfd, runs, *words)
     assert (code, out) == (2, "")
-    assert "torch cannot export Branching to ONNX: " in err
+    assert "torch cannot export Transformer to ONNX: " in err
     assert "--no-onnx writes weights and configuration alone" in err
     assert len(err.splitlines()) == 1
     monkeypatch.setattr(onnx_graph, "PACKAGES", ("onnx", "no_such_package"))
@@ -182,9 +132,9 @@ def test_what_cannot_be_exported_leaves_nothing(
 
 
 def test_a_graph_that_differs_is_a_fault(
-    own: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runs = trained(tmp_path, own.replace("BUILDER", "exported_net:build"), capfd)
+    runs = trained(tmp_path, TINY, capfd)
     plain = onnx_graph.Graph.forward
     monkeypatch.setattr(onnx_graph.Graph, "forward", lambda self, inputs: plain(self, inputs) * 1.001)
     code, out, err = export(capfd, runs, "tiny", str(tmp_path / "net"), "--trial", "3")

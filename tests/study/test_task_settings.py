@@ -54,9 +54,10 @@ def test_a_task_takes_the_settings_that_it_has_and_no_others(task: str) -> None:
         ("imagenet: {options: {workers: -1}}", "options.workers = -1: Input should be greater than or equal to 0"),
         ("imagenet: {options: {augment: 'no'}}", "options.augment = 'no': Input should be a valid boolean"),
         (
-            "a: {task: 'mine:build', patc: 7}",
-            "datasets.a.patc: this key is not known. Did you mean 'patch'",
+            "a: {task: 'mine:build', patch: 7}",
+            ":3: datasets.a.task = 'mine:build': task 'mine:build' is not known. Known: ",
         ),
+        ("a: {task: 'mine:build'}", "Data of your own come with a training function: `ablate new NAME --supervised`"),
         (
             "a: {task: minst, length: 7}",
             ":3: datasets.a.task = 'minst': task 'minst' is not known. Did you mean 'mnist",
@@ -71,12 +72,6 @@ def test_plan_names_place_value_rule_and_what_is_known(
     code, _, err = run(capfd, "plan", str(file))
     assert code == 2
     assert said in " ".join(err.split())
-
-
-def test_a_task_of_ones_own_takes_what_every_task_took() -> None:
-    entry = {"task": "mine:build", "options": {"bits": 6}, **{k: v for k, v in VALUES.items() if k != "options"}}
-    read = read_task(entry)
-    assert read.model_dump(exclude_unset=True) == {**entry, "patch": (2, 2), "image_size": (8, 8)}
 
 
 def test_the_settings_of_every_task_are_read_without_torch() -> None:

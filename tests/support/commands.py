@@ -48,6 +48,13 @@ def checked(name: str, text: str) -> Any:
 
 
 LOCAL = ("--executor", "local", "--tracker", "none")
+
+
+def local(path: Path, runs: Path) -> list[str]:
+    """Return the words that search a study file in this process."""
+    return ["search", str(path), *LOCAL, "--runs-dir", str(runs)]
+
+
 RAY = ("--gpus", "0", "--tracker", "none")
 
 

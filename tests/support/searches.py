@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ablate.core.trial import Decision, Report, TrialConfig
-from ablate.engine.models.closed_form import NetworkSize
 from ablate.engine.models.settings import InputShape, ModelConfig
+from ablate.engine.models.size import NetworkSize
 from ablate.engine.training.family import family
 from ablate.ledger import Ledger, StudyWriter, TrialRecord
 from ablate.study import Study

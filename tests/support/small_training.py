@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ablate.core.config import TaskConfig
 from ablate.core.trial import Report, TrialConfig, TrialKey
@@ -67,7 +67,7 @@ def trial(**changes: Any) -> TrialConfig:
     return family_trial(**fields | changes)
 
 
-USER_MODEL = ModelConfig(builder=f"{__name__}:DropoutNet", width=8)
+DROPPED = ModelConfig(width=8, depth=1, mlp=8, dropout=0.2)
 
 
 @pytest.fixture(autouse=True)
@@ -84,18 +84,3 @@ def numbers(reports: list[Report]) -> list[tuple[Any, ...]]:
 
 def build_stripes(config: TaskConfig) -> Stripes:
     return Stripes()
-
-
-class DropoutNet(nn.Module):
-    """A module of a user's own: no row mark, draws from torch's global generator."""
-
-    def __init__(self, config: ModelConfig, shape: InputShape) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(
-            nn.Linear(shape.features, config.width), nn.GELU(), nn.Dropout(0.2), nn.Linear(config.width, shape.outputs)
-        )
-        self.register_buffer("offset", torch.randn(shape.features))
-
-    def forward(self, x: Tensor) -> Tensor:
-        scores: Tensor = self.layers(x + self.get_buffer("offset")).mean(-2)
-        return scores

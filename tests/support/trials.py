@@ -8,19 +8,17 @@ from typing import Any
 
 from ablate.core.config import DatasetFacts, Size, TaskConfig, TrainableSettings
 from ablate.core.trial import TrialConfig
-from ablate.engine.models.closed_form import NetworkSize
 from ablate.engine.models.settings import InputShape, ModelConfig
+from ablate.engine.models.size import NetworkSize
 from ablate.engine.training.family import FamilySettings, family
 from ablate.engine.training.settings import TrainConfig
 from ablate.study import Study
 from ablate.tuning.sampling.twins import Measure
 
 
-def family_trial(
-    *, model: ModelConfig, train: TrainConfig, replace: Mapping[str, Any] | None = None, **fields: Any
-) -> TrialConfig:
+def family_trial(*, model: ModelConfig, train: TrainConfig, **fields: Any) -> TrialConfig:
     """Return a trial of the family; `fields` are the other fields of TrialConfig."""
-    return TrialConfig(settings=FamilySettings(model=model, training=train, replace=dict(replace or {})), **fields)
+    return TrialConfig(settings=FamilySettings(model=model, training=train), **fields)
 
 
 def with_model(config: TrialConfig, model: ModelConfig) -> TrialConfig:

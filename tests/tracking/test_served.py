@@ -17,13 +17,11 @@ import torch
 
 from ablate.base.errors import RequestError
 from ablate.base.files import DiskFolder
-from ablate.core.registry import own_code
 from ablate.core.trial import Report, TrialConfig, TrialState, checkpoint_folder
 from ablate.engine.models import build
-from ablate.engine.models.samples import join
 from ablate.engine.models.settings import InputShape, ModelConfig
 from ablate.engine.tasks import load_task
-from ablate.engine.tasks.images.patches import cut
+from ablate.engine.tasks.images.patches import cut, join
 from ablate.engine.training import predictor, train
 from ablate.engine.training.served_model import Description, ServedModel
 from ablate.engine.training.serving import describe
@@ -91,15 +89,6 @@ def test_a_model_of_images_cuts_them_itself(channels: int, given: tuple[int, ...
     expected = "8, 6" if channels == 1 else "8, 6, 3"
     with pytest.raises(RequestError, match=rf"images are \[B, {expected}\], got \[5, 6, 8"):
         model.predict(images.reshape(5, 6, 8, channels))
-
-
-def test_scores_of_another_loss_than_cross_entropy_are_no_probabilities() -> None:
-    model = served((1.0,), (0.0,))
-    model = ServedModel(model.module, model.description.model_copy(update={"classes": False}))
-    inputs = np.ones((2, 4, 3), np.uint8)
-    np.testing.assert_array_equal(model.predict(inputs), model.predict(inputs, {"output": "scores"}))
-    with pytest.raises(RequestError, match="output 'probabilities' is not known, it is one of scores"):
-        model.predict(inputs, {"output": "probabilities"})
 
 
 def of_ids(output: str, source: int = 0) -> ServedModel:
@@ -197,16 +186,6 @@ def test_more_samples_than_a_batch_are_predicted_in_parts(monkeypatch: pytest.Mo
     whole = model.predict(inputs)
     monkeypatch.setattr("ablate.engine.training.served_model.BATCH", 4)
     np.testing.assert_allclose(model.predict(inputs), whole, rtol=1e-5)
-
-
-def test_a_builder_of_your_own_travels_with_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "travelling_net").mkdir()
-    (tmp_path / "travelling_net" / "__init__.py").write_text("")
-    (tmp_path / "flatnet.py").write_text("")
-    monkeypatch.syspath_prepend(tmp_path)
-    assert own_code("travelling_net.deep:build") == [tmp_path / "travelling_net"]
-    assert own_code("flatnet:build") == [tmp_path / "flatnet.py"]
-    assert own_code("torch.nn:Linear") == own_code("transformer") == []
 
 
 @pytest.mark.services

@@ -30,21 +30,11 @@ class Missed:
 sys.meta_path.append(Missed())
 """
 OWN = """\
-def build(config, shape):
+def build(options):
     import own_neighbour  # imported when it is called, as code of one's own may
-    return own_neighbour.Net(config, shape)
+    return own_neighbour.build(options)
 """
-NEIGHBOUR = """\
-from torch import nn
-
-class Net(nn.Module):
-    def __init__(self, config, shape):
-        super().__init__()
-        self.last = nn.Linear(shape.tokens * shape.features, shape.outputs)
-
-    def forward(self, x):
-        return self.last(x.flatten(-2))
-"""
+NEIGHBOUR = "from ablate.tuning.stopping.schedulers import build_none as build\n"
 pytestmark = pytest.mark.skipif(not ABLATE.is_file(), reason="ablate is not installed in this environment")
 
 
@@ -156,11 +146,11 @@ def test_no_command_runs_code_of_the_current_folder(runs: Path, tmp_path: Path) 
 @pytest.mark.slow
 @pytest.mark.parametrize("executor", ["local", "ray"])
 def test_a_module_of_ones_own_finds_its_neighbours_and_hides_nothing(executor: str, tmp_path: Path) -> None:
-    (tmp_path / "own_network.py").write_text(OWN)
+    (tmp_path / "own_scheduler.py").write_text(OWN)
     (tmp_path / "own_neighbour.py").write_text(NEIGHBOUR)
     for name in ("json", "torch", "polars"):
         (tmp_path / f"{name}.py").write_text("raise ImportError('a neighbour took the place of a library')\n")
-    text = TINY.replace("{width: 8, depth: 1, mlp: {choices: [none, 8, 16]}}", "{builder: 'own_network:build'}")
+    text = TINY.replace("scheduler: {name: none}", "scheduler: {name: 'own_scheduler:build'}")
     (tmp_path / "own.yaml").write_text(text)
     command = [str(ABLATE), *search("own.yaml", tmp_path / "runs", executor)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
@@ -172,13 +162,10 @@ def test_looking_at_a_study_does_not_run_the_module_that_it_names(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "mine.py").write_text(
-        "from ablate.engine.models.transformer import build as build_network\n"
         "from ablate.tuning.stopping.schedulers import build_none as build_scheduler\n"
         "from ablate.tuning.sampling.samplers import build_random as build_sampler\n"
-        "from ablate.engine.tasks.images.digits import build as build_task\n"
     )
-    text = TINY.replace("{patch: 4,", "{task: 'mine:build_task', patch: 4,").replace("study: tiny", "study: mine")
-    text = text.replace("{width: 8,", "{builder: 'mine:build_network', width: 8,")
+    text = TINY.replace("study: tiny", "study: mine")
     text = text.replace("scheduler: {name: none}", "scheduler: {name: 'mine:build_scheduler'}")
     (tmp_path / "mine.yaml").write_text(f"{text}sampler: {{name: 'mine:build_sampler'}}\n")
     command = [str(ABLATE), *search("mine.yaml", tmp_path / "runs", "local")]

@@ -47,8 +47,6 @@ class Attention(nn.Module):
     key_bias: nn.Parameter | None
     pair_position: nn.Parameter | None
 
-    keeps_shape = True
-
     def __init__(self, config: ModelConfig, *, pair_code: Tensor | None = None) -> None:
         super().__init__()
         self.width, self.heads = config.width, config.heads

@@ -13,8 +13,6 @@ from ablate.engine.models.settings import ModelConfig
 class MLP(nn.Module):
     """GELU(z W1 + b1) W2 + b2 (paper A, Eq. 7)."""
 
-    keeps_shape = True
-
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
         self.hidden = Projection(width, hidden, bias=True)
@@ -37,8 +35,6 @@ class Sublayers(nn.Module):
 
     Dropout applies to the outputs of attention and of the MLP, not to the identity that replaces the MLP.
     """
-
-    keeps_shape = True
 
     def __init__(self, config: ModelConfig, *, pair_code: Tensor | None = None, dropout: Dropout | None = None) -> None:
         super().__init__()

@@ -24,8 +24,6 @@ class EncoderDecoder(nn.Module):
     section 4.3.
     """
 
-    row_native = True
-
     def __init__(self, config: ModelConfig, shape: InputShape) -> None:
         super().__init__()
         self.tokens, self.pad = shape.tokens, shape.pad

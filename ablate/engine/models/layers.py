@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ablate.base.errors import RequestError
+from ablate.engine.models.equal_rows import product
 
 Draw = Callable[[str, tuple[int, ...]], Tensor]
 """Returns standard normal values for a parameter's path and shape; the same path gives the same values."""
@@ -48,22 +49,11 @@ def unit_gain(draw: Draw, path: str, inputs: int, outputs: int) -> Tensor:
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return x W + b [R, ..., N] of x [R, ..., K], weight [R, K, N] and bias [R, N]."""
-    apply = _affine_on_gpu if x.device.type == "cuda" else _affine
+    apply = _product_on_gpu if x.device.type == "cuda" else product
     return apply(x.reshape(weight.shape[0], -1, weight.shape[1]), weight, bias).view(*x.shape[:-1], weight.shape[2])
 
 
-def _affine(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Return rows [R, M, K] W + b.
-
-    torch multiplies a matrix by a vector in another way for one replicate than for several, so one is computed twice.
-    """
-    if len(rows) == 1 and 1 in (*rows.shape[1:], weight.shape[2]):
-        rows, weight = torch.cat([rows, rows]), torch.cat([weight, weight])
-        return _affine(rows, weight, None if bias is None else torch.cat([bias, bias]))[:1]
-    return torch.bmm(rows, weight) if bias is None else torch.baddbmm(bias.unsqueeze(-2), rows, weight)
-
-
-def _affine_on_gpu(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def _product_on_gpu(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return rows [R, M, K] W + b, cut into parts where R is small, W too, and a gradient follows.
 
     The gradient of a weight sums over all M tokens of a batch, and cuBLAS computes each tile of a batch of matrices on
@@ -119,8 +109,6 @@ class LayerNorm(nn.Module):
 
     Shapes: x [*R, B, T, N], scale and shift [*R, N].
     """
-
-    keeps_shape = True
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -183,8 +171,6 @@ class Dropout(nn.Module):
     """
 
     generators: Sequence[torch.Generator] | None
-
-    keeps_shape = True
 
     def __init__(self, p: float, *, tokens: int = 1) -> None:
         super().__init__()

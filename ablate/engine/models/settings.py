@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from ablate.base.errors import RequestError
 from ablate.core.config import DatasetFacts, Frozen, NotNegative, Positive, Protocol, Size, TaskConfig
 
-BUILT_IN = "transformer"  # the builder of the family itself
 Similarity = Literal["separate", "collapsed", "shared", "mirrored", "cholesky"]
 Value = Literal["separate", "collapsed", "stacked", "none", "key"]
 Projection = Literal["query", "key", "value", "output"]
@@ -41,8 +41,6 @@ def _none_to_zero(value: Any) -> Any:
 class ModelConfig(Frozen):
     """One architecture of the transformer family (sizes and names: docs/models.md; papers A and B)."""
 
-    builder: str = BUILT_IN
-    """A registered model builder or an import path `mypkg.net:build`."""
     width: Positive = 60
     """Model width N."""
     depth: Positive = 6
@@ -73,8 +71,6 @@ class ModelConfig(Frozen):
     """Whether each block adds its input to its output."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of values set to zero in training, after the embedding and in the output of each branch."""
-    options: dict[str, Any] = Field(default_factory=dict)
-    """Options for your own model builder; the built-in builder has none."""
 
     @model_validator(mode="after")
     def _possible(self) -> ModelConfig:
@@ -98,8 +94,6 @@ class ModelConfig(Frozen):
 
 def impossible(config: ModelConfig) -> list[str]:
     """Return why `config` cannot be built, one sentence per reason (design table of the axes); empty if it can."""
-    if config.builder != BUILT_IN:
-        return []
     faults = []
     if config.width % config.heads:
         faults.append(f"width={config.width} is not a multiple of heads={config.heads}")
@@ -119,8 +113,6 @@ def impossible(config: ModelConfig) -> list[str]:
             )
     if config.position != "none" and config.position == "sinusoidal" and config.width % 2:
         faults.append(f"position=sinusoidal needs an even width, got width={config.width}")
-    if config.options:
-        faults.append("options are for a builder of your own; builder=transformer takes none")
     return faults
 
 
@@ -155,8 +147,6 @@ class InputShape(DatasetFacts):
     """Length in tokens of the windows on one text that are the training samples; 0: the samples are no windows.
 
     Window i begins at token i."""
-    sample: tuple[Positive, ...] | None = None
-    """Shape of one sample before it is made into tokens: [C, H, W] of images, [F] of the row of a table."""
     patch: tuple[Positive, Positive] | None = None
     """Height and width in pixels of the patches that images are cut into."""
 
@@ -189,3 +179,10 @@ class InputShape(DatasetFacts):
         """Return Q = K * M / P (paper A, Eq. 12): K samples are trained on, M scores per sample over all tokens."""
         per_sample = self.outputs * (self.tokens if self.output == "token" else 1)
         return self.trained_samples(task, protocol) * per_sample / size["params"]
+
+
+def refuse_pool(config: ModelConfig, shape: InputShape) -> None:
+    """Raise RequestError if the class token of `pool: cls` cannot see other tokens or there are no sample scores."""
+    if config.pool == "cls" and (shape.output != "sample" or shape.causal):
+        of = "each token" if shape.output == "token" else "each member" if shape.output == "set" else "the last token"
+        raise RequestError(f"model.pool = 'cls': the task asks for scores of {of}, which need pool: mean")

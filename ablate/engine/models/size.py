@@ -1,93 +1,76 @@
-"""The size of a model, in closed form or counted on the built module."""
+"""The size of a network of the family in closed form."""
 
 from __future__ import annotations
 
-import inspect
-import json
-from collections.abc import Mapping
-from contextlib import suppress
-from functools import lru_cache
-from typing import Any
+from typing import NamedTuple
 
-import torch
-from torch import Tensor, nn
+from ablate.engine.models.settings import InputShape, ModelConfig, refuse_pool
 
-from ablate.base.errors import RequestError, TrialError
-from ablate.engine.models.builder import build
-from ablate.engine.models.closed_form import NetworkSize, is_counted, size_of
-from ablate.engine.models.settings import BUILT_IN, InputShape, ModelConfig
-from ablate.engine.models.transformer import refuse_pool
-
-OUTSIDE_BODY = (
-    "embedding.",
-    "encoder.embedding.",
-    "decoder.embedding.",
-    "head.",
-)  # parameter paths that `params_body` excludes
-SMALL = 10_000_000  # weights and similarities of a transformer that is built and run to be counted
+SIMILARITY_MATRICES = {"separate": 2, "shared": 1, "collapsed": 1, "mirrored": 1, "cholesky": 1}
+VALUE_MATRICES = {"separate": 2, "collapsed": 1, "stacked": 0, "none": 0, "key": 1}
 
 
-def measure(config: ModelConfig, shape: InputShape, replace: Mapping[str, Any] | None = None) -> NetworkSize:
-    """Return parameters and forward FLOPs per sample, of a transformer of the family in closed form.
+class NetworkSize(NamedTuple):
+    """Trainable parameters, those without embedding and head, and FLOPs of one forward pass of one sample."""
 
-    Other modules, and those with replaced parts, are counted on one sample of zeros. FLOPs are those of matrix
-    products, as `torch.utils.flop_counter` counts them: a multiply-add is two. An embedding lookup is not a product.
-    `params_body` excludes the parameters of embeddings and head, named in OUTSIDE_BODY. A small transformer is counted
-    on the CPU; every other module on torch's meta device (no memory), if it can run there. Raises RegistryError for an
-    unknown builder, RequestError for a replacement (`replace`) that is not possible.
+    params: int
+    params_body: int
+    flops: int
+
+
+def measure(config: ModelConfig, shape: InputShape) -> NetworkSize:
+    """Return parameters and forward FLOPs per sample; raise RequestError for a network that `shape` does not allow.
+
+    FLOPs are those of matrix products, as `torch.utils.flop_counter` counts them: a multiply-add is two. An embedding
+    lookup is not a product. Sources: paper A, Eq. 1 to 11; paper B, section 3.1.
     """
-    if not replace and is_counted(config, shape):
-        refuse_pool(config, shape)
-        return size_of(config, shape)
-    try:
-        return _measure(config.model_dump_json(), shape.model_dump_json(), json.dumps(replace or {}))
-    except TrialError as error:
-        raise RequestError(str(error)) from error
+    refuse_pool(config, shape)
+    width, class_token = config.width, config.pool == "cls"
+    tokens, source = shape.tokens + class_token, shape.source_tokens
+    scores = 1 if shape.output == "set" else shape.outputs
+    body = class_token * width + _stack_weights(config, tokens if shape.output != "set" else 0)
+    outside = (shape.features + 1) * width + (width + 1) * scores
+    products = _stack_products(config, tokens) + width * scores * (1 if shape.output == "sample" else tokens)
+    products += shape.tokens * shape.features * width if shape.inputs == "vectors" else 0
+    if source:  # an encoder of the source, and an attention to it in each block of the decoder
+        body += _stack_weights(config, source) + config.depth * _cross_weights(config)
+        outside += (shape.source_features + 1) * width
+        cross = 2 * (tokens + source) * width**2 + 2 * tokens * source * width
+        products += _stack_products(config, source) + config.depth * cross
+    return NetworkSize(params=body + outside, params_body=body, flops=2 * products)
 
 
-@lru_cache(maxsize=4096)
-def _measure(config_json: str, shape_json: str, replace_json: str) -> NetworkSize:
-    config, shape = ModelConfig.model_validate_json(config_json), InputShape.model_validate_json(shape_json)
-    replace = json.loads(replace_json)
-    if not _is_small(config, shape):
-        with suppress(RuntimeError, NotImplementedError):  # a module that needs numbers cannot run there
-            return _count(config, shape, replace, torch.device("meta"))
-    with torch.random.fork_rng(devices=[]):
-        return _count(config, shape, replace, torch.device("cpu"))
+def _stack_weights(config: ModelConfig, positions: int) -> int:
+    """Return the weights of the blocks, of learned positions and of the one matrix of `value: stacked`."""
+    width, stacked = config.width, config.value == "stacked"
+    last = stacked * (width**2 + ("output" in config.biases()) * width)
+    return config.depth * _block_weights(config) + (config.position == "learned") * positions * width + last
 
 
-def _is_small(config: ModelConfig, shape: InputShape) -> bool:
-    """Return whether a module is built in and has, by an upper estimate, fewer than SMALL entries.
-
-    The kernels of the meta device are written in Python and import `torch._dynamo`, which takes a second.
-    """
-    ends = config.width * (shape.features + shape.source_features + shape.outputs)
-    side = config.width + config.hidden + max(shape.tokens, shape.source_tokens)
-    return config.builder == BUILT_IN and ends + config.depth * (1 + config.pair_position) * side**2 < SMALL
+def _stack_products(config: ModelConfig, tokens: int) -> int:
+    """Return the multiply-adds of the blocks and of the one matrix of `value: stacked`."""
+    return config.depth * _block_products(config, tokens) + (config.value == "stacked") * tokens * config.width**2
 
 
-def _count(config: ModelConfig, shape: InputShape, replace: Mapping[str, Any], device: torch.device) -> NetworkSize:
-    from torch.utils import flop_counter  # imports triton, which a worker does without
-
-    mode: Any = flop_counter._FlopCounterMode  # torch wraps its method in one that imports torch._dynamo
-    mode.__torch_dispatch__ = inspect.unwrap(mode.__torch_dispatch__)
-    with device:
-        module: nn.Module = build(config, shape, replace).eval()
-        sample = zeros(shape, samples=1)
-        counter = flop_counter.FlopCounterMode(display=False)
-        if replace:
-            with torch.no_grad():
-                module(sample)  # parts that are left out learn the form of their outputs, which is not to be counted
-        with torch.no_grad(), counter:
-            module(sample)
-    sizes = {name: p.numel() for name, p in module.named_parameters() if p.requires_grad}
-    body = sum(size for name, size in sizes.items() if not name.startswith(OUTSIDE_BODY))
-    return NetworkSize(params=sum(sizes.values()), params_body=body, flops=counter.get_total_flops())
+def _block_weights(config: ModelConfig) -> int:
+    """Return the weights of self-attention, MLP and two norms."""
+    width, hidden = config.width, config.hidden
+    triangle = config.similarity in ("mirrored", "cholesky")
+    found = width * (width + 1) // 2 if triangle else SIMILARITY_MATRICES[config.similarity] * width**2
+    found += VALUE_MATRICES[config.value] * width**2 + config.pair_position
+    in_block = [name for name in config.biases() if name != "output" or config.value != "stacked"]
+    found += len(in_block) * width + (0 if config.norm == "none" else 4 * width)
+    return found + (2 * hidden * width + hidden + width if hidden else 0)
 
 
-def zeros(shape: InputShape, *, samples: int) -> Tensor | tuple[Tensor, Tensor]:
-    """Return samples of zeros with the maximum number of tokens, as a model of `shape` reads them."""
-    if shape.inputs == "vectors":
-        return torch.zeros(samples, shape.tokens, shape.features)
-    ids = torch.zeros(samples, shape.tokens, dtype=torch.int64)
-    return (torch.zeros(samples, shape.source_tokens, dtype=torch.int64), ids) if shape.source_tokens else ids
+def _block_products(config: ModelConfig, tokens: int) -> int:
+    """Return the multiply-adds of a block of self-attention and MLP."""
+    matrices = SIMILARITY_MATRICES[config.similarity] + VALUE_MATRICES[config.value]
+    attention = matrices * tokens * config.width**2 + 2 * tokens**2 * config.width + tokens**2 * config.pair_position
+    return attention + 2 * tokens * config.width * config.hidden
+
+
+def _cross_weights(config: ModelConfig) -> int:
+    """Return the weights of an attention to the source and its norm; every variant has all four matrices."""
+    biases = 4 if config.bias == "all" else 0 if config.bias == "none" else len(set(config.bias))
+    return 4 * config.width**2 + biases * config.width + (0 if config.norm == "none" else 2 * config.width)

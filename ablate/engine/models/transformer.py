@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from ablate.base.errors import RequestError
 from ablate.engine.models.encoder_decoder import EncoderDecoder
 from ablate.engine.models.layers import HEAD_GAIN, TOKEN_HEAD_GAIN, Draw, Dropout, Projection, add_prefix, start, under
-from ablate.engine.models.settings import InputShape, ModelConfig
+from ablate.engine.models.settings import InputShape, ModelConfig, refuse_pool
 from ablate.engine.models.stack import Encoder, Tokens
 
 
-def build(config: ModelConfig, shape: InputShape) -> nn.Module:
+def build(config: ModelConfig, shape: InputShape) -> Transformer | EncoderDecoder:
     """Return the network of `config` for inputs of `shape`, initialised from torch's global generator."""
     refuse_pool(config, shape)
     if shape.source_tokens:
         return EncoderDecoder(config, shape)
     return Transformer(config, shape)
-
-
-def refuse_pool(config: ModelConfig, shape: InputShape) -> None:
-    """Raise RequestError if the class token of `pool: cls` cannot see other tokens or there are no sample scores."""
-    if config.pool == "cls" and (shape.output != "sample" or shape.causal):
-        of = "each token" if shape.output == "token" else "each member" if shape.output == "set" else "the last token"
-        raise RequestError(f"model.pool = 'cls': the task asks for scores of {of}, which need pool: mean")
 
 
 class Transformer(Encoder):
@@ -34,8 +26,6 @@ class Transformer(Encoder):
     `torch.func.functional_call` with every weight stacked to [R, ...], it computes R replicates by batched matmul.
     x may have fewer than T tokens. With `value: stacked` one matrix follows the last block (paper A, Eq. 9).
     """
-
-    row_native = True
 
     def __init__(self, config: ModelConfig, shape: InputShape) -> None:
         given = Tokens(

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from ablate.engine.tasks.base import Classification, Data, Fetchable, Task
     from ablate.engine.tasks.catalog import DataSet, available, fetch, load_task
     from ablate.engine.tasks.folders import data_folder
-    from ablate.engine.tasks.settings import OwnTaskConfig
 
 __all__ = [
     "TASKS",
@@ -24,7 +23,6 @@ __all__ = [
     "DataSet",
     "Fetchable",
     "InputShape",
-    "OwnTaskConfig",
     "Task",
     "available",
     "data_folder",
@@ -39,6 +37,5 @@ __getattr__ = lazy_names(
         "ablate.engine.tasks.base": ("Classification", "Data", "Fetchable", "Task"),
         "ablate.engine.tasks.catalog": ("DataSet", "available", "fetch", "load_task"),
         "ablate.engine.tasks.folders": ("data_folder",),
-        "ablate.engine.tasks.settings": ("OwnTaskConfig",),
     },
 )

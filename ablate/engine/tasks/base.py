@@ -60,16 +60,6 @@ class Decoded(Protocol):
 
 
 @runtime_checkable
-class Scored(Protocol):
-    """A task with metrics over a whole split at once, such as F1 or R²; `split_names` are their names."""
-
-    split_names: tuple[str, ...]
-
-    def split_metrics(self, scores: Tensor, targets: Tensor) -> dict[str, float]:
-        """Return the metrics of one replicate, from the scores [n, ...] and targets [n, ...] of a split, on the CPU."""
-
-
-@runtime_checkable
 class Written(Protocol):
     """A task of text that converts between ids and readable text; `opening` is a possible beginning of a text."""
 
@@ -112,7 +102,7 @@ class Stream(Protocol):
 
 @runtime_checkable
 class Fetchable(Protocol):
-    """A task whose data `ablate data` can list and fetch; a user's own task may implement it."""
+    """A task whose data `ablate data` can list and fetch."""
 
     def location(self, data_dir: Path | None) -> Path:
         """Return the file or folder that holds the data, whether it exists or not."""
@@ -144,8 +134,6 @@ class Data:
     """Height, width and channels of the images that the inputs are patches of."""
     ids: bool = False
     """Whether inputs are ids; `scale` and `shift` do not apply to ids."""
-    real_targets: bool = False
-    """Whether targets are real numbers; otherwise they are whole ones."""
     pad: int | None = None
     """The target that is ignored; also the padding id in inputs of an encoder-decoder."""
     start: int | None = None
@@ -166,10 +154,8 @@ class Data:
             if inputs.shape[1:] != self.train_inputs.shape[1:]:
                 got, rule = tuple(inputs.shape[1:]), tuple(self.train_inputs.shape[1:])
                 raise DataError(f"Data: a sample of {split} has the shape {got}, one of train {rule}")
-            if targets.is_floating_point() and not self.real_targets:
-                raise DataError(
-                    f"Data: {split} targets are {targets.dtype}, not whole numbers (real_targets=True allows it)"
-                )
+            if targets.is_floating_point():
+                raise DataError(f"Data: {split} targets are {targets.dtype}, not whole numbers")
             if self.class_names and not 0 <= int(targets.min()) <= int(targets.max()) < len(self.class_names):
                 raise DataError(f"Data: {split} has targets outside 0 to {len(self.class_names) - 1}")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, Field, StrictBool, StrictInt
 
@@ -59,18 +59,3 @@ class SequenceConfig(TaskConfig):
 
     length: Positive | None = None
     """Tokens per sample: the length of a list, the context of a text; by default the task's usual one."""
-
-
-class OwnTaskConfig(TaskConfig):
-    """Settings of your own task, which uses those that it needs."""
-
-    patch: Pair = (4, 4)
-    """Height and width of a patch in pixels; one number means a square."""
-    image_size: Pair | None = None
-    """Height and width in pixels that images are resized to."""
-    length: Positive | None = None
-    """Tokens per sample."""
-    path: str | None = None
-    """A file or folder, relative to the data directory or absolute."""
-    options: dict[str, Any] = Field(default_factory=dict)
-    """Any settings of your task."""

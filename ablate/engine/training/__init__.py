@@ -11,11 +11,11 @@ from ablate.core.registry import lazy_names
 
 if TYPE_CHECKING:
     from ablate.engine.training.family import FamilySettings
-    from ablate.engine.training.loop import train
     from ablate.engine.training.modules import predictor
     from ablate.engine.training.rows import ReplicaGroup
     from ablate.engine.training.schedule import multipliers
     from ablate.engine.training.settings import TrainConfig
+    from ablate.engine.training.trial import train
 
 __all__ = ["FamilySettings", "ReplicaGroup", "TrainConfig", "multipliers", "predictor", "train"]
 __getattr__ = lazy_names(
@@ -23,7 +23,7 @@ __getattr__ = lazy_names(
     {
         "ablate.engine.training.family": ("FamilySettings",),
         "ablate.engine.training.settings": ("TrainConfig",),
-        "ablate.engine.training.loop": ("train",),
+        "ablate.engine.training.trial": ("train",),
         "ablate.engine.training.modules": ("predictor",),
         "ablate.engine.training.rows": ("ReplicaGroup",),
         "ablate.engine.training.schedule": ("multipliers",),

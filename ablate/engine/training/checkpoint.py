@@ -325,12 +325,8 @@ def _check_identity(path: str, found: Checkpoint, config: TrialConfig) -> None:
     if config.owner != found.trial.get("owner", "") and config.owner:
         raise foreign(f"checkpoint {path}")
     mine = json.loads(json.dumps(config.to_json()))
-    try:  # fields added after the file was written have their defaults
-        saved = json.loads(json.dumps(TrialConfig.from_json(found.trial).to_json()))
-    except (ValueError, KeyError, TypeError):  # written by a later version, with fields that this version does not know
-        saved = {name: value for name, value in found.trial.items() if name != "owner"}
-    names = [name for name in {**mine, **saved} if name not in NOT_IDENTITY]
-    different = [name for name in names if saved.get(name) != mine.get(name)]
+    names = [name for name in {**mine, **found.trial} if name not in (*NOT_IDENTITY, "owner")]
+    different = [name for name in names if found.trial.get(name) != mine.get(name)]
     if different:
         raise CheckpointError(f"checkpoint {path} belongs to another trial: its {' and '.join(different)} differ")
 

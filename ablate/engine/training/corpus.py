@@ -9,33 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ablate.base.errors import RequestError, TrialError
-from ablate.core.trial import TrialConfig
+from ablate.base.errors import TrialError
+from ablate.engine.models.equal_rows import filled
 from ablate.engine.models.settings import InputShape
-from ablate.engine.tasks import Data, Task
+from ablate.engine.tasks import Data
 from ablate.engine.tasks.base import Decoded
-from ablate.engine.training.evaluate import WHOLE
-from ablate.engine.training.family import family
 from ablate.engine.training.rows import ReplicaGroup
 from ablate.engine.training.samples import Samples, lengths
-
-
-def check_decoding(task: Task, data: Data, group: ReplicaGroup, config: TrialConfig) -> None:
-    """Raise RequestError if a task with corpus metrics lacks their names, `start`, `end` or a model that generates."""
-    if not isinstance(task, Decoded):
-        if hasattr(task, "corpus_metrics"):
-            raise RequestError(f"task {config.task.task!r} has corpus_metrics but no corpus_names, which name them")
-        return
-    if data.start is None or data.end is None:
-        raise RequestError(
-            f"task {config.task.task!r} has corpus_metrics, but its data have start={data.start} and end={data.end}:"
-            " writing begins and ends with an id"
-        )
-    if not (group.row_native and callable(getattr(group.module, "greedy", None))):
-        raise RequestError(
-            f"model.builder={family(config).model.builder!r} made {type(group.module).__name__}, which cannot write:"
-            f" task {config.task.task!r} needs a module with row_native = True and greedy(source, start=, end=, steps=)"
-        )
 
 
 def corpus_metrics(
@@ -81,8 +61,7 @@ def _decoder(
 
     def decode(source_ns: Tensor) -> Tensor:
         length = lengths(source_ns, data.pad)
-        order = length.argsort(stable=True)
-        order = torch.cat([order, order[-1:].expand(-len(order) % WHOLE)])  # rounding as in evaluation
+        order = filled(length.argsort(stable=True))
         written = []
         for chosen in torch.split(order, batch):
             between()

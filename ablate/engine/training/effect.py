@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ablate.core.config import Idle
-from ablate.engine.models.settings import BUILT_IN, ModelConfig
+from ablate.engine.models.settings import ModelConfig
 from ablate.engine.training.settings import Schedule, TrainConfig
 
 
@@ -19,12 +19,7 @@ class FamilyIdle(Idle):
 
 
 def _of_model(setting: str, where: str, holds: Callable[[ModelConfig, str], bool]) -> FamilyIdle:
-    """Return a rule of the built-in builder; how a user's builder uses a setting is unknown."""
-    return FamilyIdle(
-        setting=f"model.{setting}",
-        where=where,
-        holds=lambda model, _, output: model.builder == BUILT_IN and holds(model, output),
-    )
+    return FamilyIdle(setting=f"model.{setting}", where=where, holds=lambda model, _, output: holds(model, output))
 
 
 def _of_training(setting: str, where: str, holds: Callable[[TrainConfig], bool]) -> FamilyIdle:
@@ -63,9 +58,7 @@ def effective(model: ModelConfig, training: TrainConfig, output: str) -> tuple[M
     weight decay becomes AdamW without it.
     """
     names = {rule.setting for rule in idle(model, training, output)}
-    own = _defaults(ModelConfig, names, "model.")
-    if model.builder == BUILT_IN:
-        own |= {"mlp": model.hidden, "mlp_ratio": None, "bias": model.biases()}
+    own = _defaults(ModelConfig, names, "model.") | {"mlp": model.hidden, "mlp_ratio": None, "bias": model.biases()}
     schedule = training.schedule.model_copy(update=_defaults(Schedule, names, "training.schedule."))
     changes = _defaults(TrainConfig, names, "training.") | {"schedule": schedule}
     if training.optimizer == "adam" and training.weight_decay == 0:

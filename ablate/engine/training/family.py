@@ -2,38 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container
 from typing import Any, ClassVar, Self
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
-
-from ablate.base.errors import Fault, RegistryError
 from ablate.core.config import DatasetFacts, Idle, TrainableSettings
-from ablate.core.registry import MODELS
 from ablate.core.trial import TrialConfig
-from ablate.engine.models.settings import BUILT_IN, InputShape, ModelConfig
+from ablate.engine.models.settings import InputShape, ModelConfig
 from ablate.engine.training.effect import RULES, effective, idle
 from ablate.engine.training.settings import TrainConfig
 
 
 class FamilySettings(TrainableSettings):
-    """A network of the family (or of a builder of your own) and how it is trained."""
+    """A network of the family and how it is trained."""
 
     facts_type: ClassVar[type[DatasetFacts]] = InputShape
     idle_rules: ClassVar[tuple[Idle, ...]] = RULES
     width_setting: ClassVar[str] = "model.width"
+    counted_at_once: ClassVar[bool] = True
 
     model: ModelConfig = ModelConfig()
     """Axes of the architecture: a value fixes one, a range searches it."""
     training: TrainConfig = TrainConfig()
     """Training settings: a value fixes one, a range searches it."""
-    replace: dict[str, Any] = Field(default_factory=dict)
-    """Parts of the network by path: identity, zero, freeze, remove, share or your own (docs/parts.md)."""
-
-    @model_serializer(mode="wrap")
-    def _without_nothing(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out `replace` where nothing is replaced."""
-        return {name: value for name, value in handler(self).items() if name != "replace" or value}
 
     @property
     def length(self) -> int:
@@ -73,42 +63,21 @@ class FamilySettings(TrainableSettings):
         return self.model_copy(update={"model": model, "training": training})
 
     def described(self, searched: Container[str]) -> dict[str, Any]:
-        """Return the settings that training reads, by dotted name; `mlp` is `none` where there is none.
-
-        A user's builder may read any setting: those that differ from the default, or are searched, count as read.
-        """
+        """Return the settings that training reads, by dotted name; `mlp` is `none` where there is none."""
         unread = {rule.setting for rule in self.idle(None)}
-        if self.model.builder != BUILT_IN:
-            defaults = ModelConfig()
-            same = (name for name in ModelConfig.model_fields if getattr(self.model, name) == getattr(defaults, name))
-            unread |= {f"model.{name}" for name in same if f"model.{name}" not in searched}
         found = {name: value for name, value in super().described(searched).items() if name not in unread}
-        if self.model.builder == BUILT_IN and self.model.mlp == 0:
+        if self.model.mlp == 0:
             found["model.mlp"] = "none"
         return found
 
     def summary(self) -> dict[str, Any]:
-        """Return depth and heads of a network of the family; other builders have none."""
-        return {"depth": self.model.depth, "heads": self.model.heads} if self.model.builder == BUILT_IN else {}
+        """Return depth and heads."""
+        return {"depth": self.model.depth, "heads": self.model.heads}
 
     @classmethod
     def is_architecture(cls, name: str) -> bool:
         """Return whether a setting is an axis of the network."""
-        return name.startswith(("model.", "replace"))
-
-    @classmethod
-    def is_counted_at_once(cls, given: Iterable[str]) -> bool:
-        """Return whether no setting names a builder or replaces a part, so that sizes have a closed form."""
-        return not any(name.startswith(("model.builder", "replace")) for name in given)
-
-    @classmethod
-    def faults(cls, fixed: Mapping[str, Any]) -> Iterator[Fault]:
-        """Yield a fault if there is no such builder."""
-        builder = fixed.get("model.builder", BUILT_IN)
-        try:
-            MODELS.check(builder)
-        except RegistryError as error:
-            yield Fault(path="model.builder", value=builder, rule=str(error))
+        return name.startswith("model.")
 
 
 def family(config: TrialConfig) -> FamilySettings:

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from ablate.base.redaction import error_text
-from ablate.core.registry import TASKS
 from ablate.engine.models.block import Block
 from ablate.engine.models.stack import Encoder, run_block
 from ablate.engine.training.optim import StepFactors, apply_update
@@ -44,15 +43,14 @@ class Recording(Protocol):
 Record = Callable[[Callable[[], None]], Recording]
 
 
-def training_step(group: ReplicaGroup, task: str, *, steps: int) -> Step:
-    """Return the step of a group whose trials make `steps` steps on `task`: on a GPU a replayed one, else `group.step`.
+def training_step(group: ReplicaGroup, *, steps: int) -> Step:
+    """Return the step of a group whose trials make `steps` steps: on a GPU a replayed one, else `group.step`.
 
-    A module that is not row-native and a user's own task get `group.step` too, because they may do in a step what a
-    recording would do only once. So do dropout before torch DRAWING_FROM, and a group that is not on the current
-    device, where recordings are made.
+    Dropout before torch DRAWING_FROM gets `group.step` too, and a group that is not on the current device, where
+    recordings are made.
     """
     device = group.device
-    if device.type != "cuda" or not group.row_native or task not in TASKS.names():
+    if device.type != "cuda":
         return group.step
     if device.index is not None and device.index != torch.cuda.current_device():
         return group.step
@@ -141,7 +139,6 @@ class GraphedStep:
             self._run()
         else:
             self._recording.replay()
-        group.steps += 1
         return self._found
 
     def _is_warm(self, x: Tensor, targets: Tensor) -> bool:
@@ -190,14 +187,13 @@ class GraphedStep:
         return self._group.forward(self._x)
 
     def _run(self) -> None:
-        """Make the step on the fixed buffers; the counters on the host are left to `__call__`."""
-        group = self._group
-        steps, factors = group.steps, group.factors
+        """Make the step on the fixed buffers."""
+        group, factors = self._group, self._group.factors
         group.factors = self._held
         try:
             self._found = group.step(self._x, self._targets)
         finally:
-            group.steps, group.factors = steps, factors
+            group.factors = factors
 
     @torch.no_grad()
     def _tried(self, run: Callable[[], None]) -> dict[str, Tensor]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 
-from ablate.core.registry import TASKS
 from ablate.core.trial import TrialConfig
-from ablate.engine.models.settings import BUILT_IN, InputShape
+from ablate.engine.models.settings import InputShape
 from ablate.engine.tasks.settings import StreamConfig
 from ablate.engine.training.family import family
 
@@ -29,22 +28,17 @@ def group_key(config: TrialConfig, shape: InputShape) -> str | None:
     """Return a text that is equal for trials that can share a pack, or None for a trial that must train alone.
 
     These train alone: a trial that evaluates another one, an encoder-decoder (its batches have the lengths of one
-    trial's pairs), a network of a user's own builder, and a task that reads its images from disk.
+    trial's pairs), and a task that reads its images from disk.
     """
     settings = family(config)
-    alone = config.evaluates is not None or shape.source_tokens > 0 or settings.model.builder != BUILT_IN
-    if alone or isinstance(config.task, StreamConfig):
+    if config.evaluates is not None or shape.source_tokens > 0 or isinstance(config.task, StreamConfig):
         return None
-    training = settings.training.model_dump(mode="json", exclude=OF_A_TRIAL)
-    if config.task.task not in TASKS.names():  # a loss of the user's may refuse label smoothing, or read it as a number
-        training["smooths"] = settings.training.label_smoothing > 0
     shared = {
         "dataset": config.key.dataset,
         "study_seed": config.study_seed,
         "protocol": config.protocol,
         "task": config.task.model_dump(mode="json"),
         "model": settings.model.model_dump(mode="json"),
-        "replace": settings.replace,
-        "training": training,
+        "training": settings.training.model_dump(mode="json", exclude=OF_A_TRIAL),
     }
     return json.dumps(shared, sort_keys=True)

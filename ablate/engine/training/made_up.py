@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ablate.engine.models.settings import InputShape
 from ablate.engine.tasks import Data
-from ablate.engine.tasks.base import Classification, Decoded, Scored, Task
+from ablate.engine.tasks.base import Decoded, Task
 
 
 def made_up_data(shape: InputShape, *, samples: int, test: int) -> Data:
@@ -35,12 +35,10 @@ def made_up_scores(shape: InputShape) -> tuple[Tensor, Tensor]:
     return torch.zeros(1, shape.outputs), torch.zeros(1, dtype=torch.int64)
 
 
-def metric_names(task: Task, shape: InputShape) -> tuple[str, ...] | None:
-    """Return the names of what a trial reports on training and validation samples; None if only training tells."""
-    if not isinstance(task, Classification | Decoded | Scored):
-        return None
+def metric_names(task: Task, shape: InputShape) -> tuple[str, ...]:
+    """Return the names of what a trial reports on training and validation samples."""
     own = tuple(task.metrics(*(value[None] for value in made_up_scores(shape))))
-    whole = (*(task.corpus_names if isinstance(task, Decoded) else ()), *(getattr(task, "split_names", ())))
+    whole = task.corpus_names if isinstance(task, Decoded) else ()
     return (*(f"{part}_{name}" for part in ("val", "train") for name in ("loss", *own)), *(f"val_{n}" for n in whole))
 
 

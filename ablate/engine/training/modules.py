@@ -2,93 +2,31 @@
 
 from __future__ import annotations
 
-import random
-import warnings
-from functools import partial
-
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ablate.base.errors import CheckpointError, RequestError, TrialError
+from ablate.base.errors import CheckpointError, RequestError
 from ablate.base.files import Place
-from ablate.base.randomness import stream
 from ablate.base.redaction import redact_url
 from ablate.core.trial import TrialConfig
 from ablate.engine.models import build, initial_parameters
+from ablate.engine.models.encoder_decoder import EncoderDecoder
 from ablate.engine.models.settings import InputShape
-from ablate.engine.models.size import zeros
+from ablate.engine.models.transformer import Transformer
 from ablate.engine.training import checkpoint
 from ablate.engine.training.family import family
-from ablate.engine.training.rows import plain_call
-from ablate.engine.training.samples import ModelInput
-from ablate.engine.training.served_model import set_buffers
 
 
-def plain_module(config: TrialConfig, shape: InputShape) -> nn.Module:
-    """Return the trial's module on the CPU; its builder's draws are keyed, and global random state does not change."""
-    first = int(stream(config.study_seed, config.key.dataset, config.seeds[0], "initialisation").integers(2**63))
+def plain_module(config: TrialConfig, shape: InputShape) -> Transformer | EncoderDecoder:
+    """Return the trial's module on the CPU, without its weights; global random state does not change."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(first)
-        return build(family(config).model, shape, family(config).replace)
-
-
-def stackable(module: nn.Module, shape: InputShape) -> bool:
-    """Return whether `torch.func.vmap` can run all replicates of a module at once, with the results of one alone.
-
-    It cannot if an operation has no rule for vmap (an LSTM), if training draws random numbers (dropout), or if a buffer
-    is assigned instead of changed in place. The module is tried on two samples of zeros; its weights, its buffers and
-    torch's random state do not change.
-    """
-    if getattr(module, "row_native", False):
-        return True
-    state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    rows = {name: _twice(value.detach()) for name, value in state.items()}
-    sample = zeros(shape, samples=2)
-    two = _twice(sample) if isinstance(sample, Tensor) else (_twice(sample[0]), _twice(sample[1]))
-    before = module.training
-    try:
-        with torch.random.fork_rng(devices=[]), torch.no_grad(), warnings.catch_warnings():
-            warnings.filterwarnings("error", message="There is a performance drop")
-            drawn = _drawn()
-            torch.func.vmap(partial(_probed, module.train()))(rows, two)
-            if drawn != _drawn():
-                return False
-    except Exception:  # a fault of the module itself is raised again when it runs
-        return False
-    finally:
-        module.train(before)
-    return True
-
-
-def _drawn() -> tuple[object, ...]:
-    return random.getstate(), str(np.random.get_state(legacy=False))
-
-
-def _probed(module: nn.Module, values: dict[str, Tensor], x: ModelInput) -> Tensor:
-    """Return the scores; raise TrialError if the module assigns a buffer, which vmap would lose."""
-    given = dict(values)
-    scores = plain_call(module, values, x)
-    if any(values[name] is not value for name, value in given.items()):
-        raise TrialError(f"{type(module).__name__} assigns a buffer in forward")
-    return scores
-
-
-def _twice(value: Tensor) -> Tensor:
-    return value[None].repeat(2, *[1] * value.ndim)
+        return build(family(config).model, shape)
 
 
 def initial_weights(config: TrialConfig, shape: InputShape, *, replicate: int) -> dict[str, Tensor]:
-    """Return the initial parameters of one replicate by path, float32, and the buffers of a user's own module."""
+    """Return the initial parameters of one replicate by path, float32."""
     seed, dataset = config.seeds[replicate], config.key.dataset
-    return initial_parameters(
-        family(config).model,
-        shape,
-        study_seed=config.study_seed,
-        dataset=dataset,
-        seed=seed,
-        replace=family(config).replace,
-    )
+    return initial_parameters(family(config).model, shape, study_seed=config.study_seed, dataset=dataset, seed=seed)
 
 
 def predictor(config: TrialConfig, checkpoints: Place, replicate: int = 0) -> nn.Module:
@@ -108,14 +46,12 @@ def predictor(config: TrialConfig, checkpoints: Place, replicate: int = 0) -> nn
         raise CheckpointError(f"no whole checkpoint of {config.key} in {redact_url(checkpoints)}")
     assert found.shape is not None
     weights = {
-        name.partition(".")[2]: value[replicate]
+        name.removeprefix("weights."): value[replicate]
         for name, value in found.tensors.items()
-        if name.startswith(("weights.", "buffer."))
+        if name.startswith("weights.")
     }
     module = plain_module(config, found.shape)
     if family(config).training.precision == "float64":
         module = module.double()
-    values = {**initial_weights(config, found.shape, replicate=replicate), **weights}
-    module.load_state_dict(values, strict=False)
-    set_buffers(module, values)
+    module.load_state_dict(weights)
     return module.eval()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import torch
@@ -12,14 +12,12 @@ from torch import Tensor
 from ablate.base.errors import CheckpointDownError, PausedError, RequestError
 from ablate.core.trainable import Member
 from ablate.core.trial import Report, TrialConfig, TrialKey
-from ablate.engine.models.parts.replacing import replacements_of
-from ablate.engine.models.parts.watching import check_parts
 from ablate.engine.tasks import Data
-from ablate.engine.training.common import Common, Trained
 from ablate.engine.training.evaluate import Means
 from ablate.engine.training.graph import Step, training_step
 from ablate.engine.training.group_key import group_key
 from ablate.engine.training.order import epoch_index, keys
+from ablate.engine.training.pack_state import Common, Trained
 from ablate.engine.training.progress import CADENCE, Cadence, Stopwatch, never
 from ablate.engine.training.samples import ModelInput
 
@@ -100,7 +98,7 @@ class TrialPack:
                 trial = self._begun(member)
             except OF_ALL:
                 raise
-            except Exception as error:  # its checkpoint, its data or its code; a user's may fail in any way
+            except Exception as error:  # its checkpoint or its data
                 said[key] = error
                 continue
             self._trials.append(trial)
@@ -120,14 +118,13 @@ class TrialPack:
             raise RequestError(f"trial {config.key} cannot join this pack: its group key differs")
         trial = common.prepared(member)
         if not self._trials:
-            self._step = training_step(common.group, config.task.task, steps=len(trial.schedule))
+            self._step = training_step(common.group, steps=len(trial.schedule))
         trial.progress.go_on()
         trial.saved_at = self._clock.seconds()
         if trial.progress.step:
             trial.begun = Means(common.group.pad)
             self._key_dropout(trial)
-            with _keyed_global_generator(trial, common.group.device):
-                trial.progress.take_up(trial.begun)
+            trial.progress.take_up(trial.begun)
         return trial
 
     def _next_trials(self) -> list[Trained]:
@@ -168,7 +165,6 @@ class TrialPack:
             wall_seconds=trial.progress.seconds,
             diverged=tuple(not alive for alive in trial.alive.tolist()),
             final=final,
-            note="; ".join(trial.undefined) if final else "",
         )
         trial.saved_at = self._clock.seconds()
         try:
@@ -185,8 +181,7 @@ class TrialPack:
         augmentation = [key for t in trials for key in keys(t.config, "augmentation", t.progress.epoch + 1)]
         batches = lead.parts.train.batches(left, batch, keys=augmentation)
         means = self._begin(common, trials)
-        with _keyed_global_generator(lead, group.device), closing(batches):
-            lead.progress.restore_global_generator()
+        with closing(batches):
             self._ask()
             for step, (x, targets) in enumerate(batches if left.numel() else (), start=begun):
                 scores, losses = self._step(x, targets)
@@ -207,10 +202,9 @@ class TrialPack:
             if trial.begun is None:
                 self._key_dropout(trial)
             trial.begun = None
-        dropout = [key for trial in trials for key in keys(trial.config, "dropout", trial.progress.epoch + 1)]
         generators = [generator for trial in trials for generator in trial.replicas.generators]
         group.module.train()
-        group.give_generators(dropout, generators, steps=trials[0].progress.step)
+        group.give_generators(generators)
         self._running = (trials, means)
         return means
 
@@ -235,17 +229,15 @@ class TrialPack:
         for trial in trials:
             stop = start + len(trial.rows)
             try:
-                val = validation.values(start, stop)
-                trial.undefined = validation.undefined("val")
+                val = {name: value[start:stop] for name, value in validation.items()}
                 trial.alive.logical_and_(torch.isfinite(val["loss"]))
                 if bool(trial.alive.any()):
-                    check_parts(replacements_of(common.group.module))
                     running = {f"train_{name}": trial.of(value) for name, value in means.values().items()}
                     judged = trial.listed(running | self._judged_values(common, trial, val))
                     found[trial.config.key] = self._tested(common, trial, judged)
             except (_Paused, *OF_ALL):
                 raise
-            except Exception as error:  # a test part that cannot be read, a user's metric
+            except Exception as error:  # a test part that cannot be read
                 trial.fault = error
             start = stop
         return found
@@ -323,16 +315,3 @@ def _is_last(trial: Trained) -> bool:
 def _is_due(trial: Trained) -> bool:
     """Return whether the trial reports after the epoch that it is in."""
     return _is_last(trial) or (trial.progress.epoch + 1) % trial.training.report_every == 0
-
-
-@contextmanager
-def _keyed_global_generator(trial: Trained, device: torch.device) -> Iterator[None]:
-    """Seed torch's global generator, from which a user's module may draw, in the block; restore it afterwards."""
-    key = keys(trial.config, "dropout", trial.progress.epoch + 1)[0]
-    on_cpu = device.type == "cpu"
-    with torch.random.fork_rng(devices=[] if on_cpu else [device], device_type="cuda" if on_cpu else device.type):
-        if on_cpu:  # torch.manual_seed also seeds every other device, which takes as long as a small step
-            torch.default_generator.manual_seed(key)
-        else:
-            torch.manual_seed(key)
-        yield

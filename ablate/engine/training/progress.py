@@ -125,7 +125,7 @@ def final_report(found: Checkpoint | None, config: TrialConfig, place: Place | N
         raise CheckpointError(
             f"trial {config.origin.key} cannot be read on the test split: no whole checkpoint of its last epoch{where}"
         )
-    return best, replace(best.report, final=True, diverged=found.report.diverged, note=found.report.note)
+    return best, replace(best.report, final=True, diverged=found.report.diverged)
 
 
 class TrainingProgress:
@@ -181,19 +181,9 @@ class TrainingProgress:
             means.sums = dict(zip(self._midway.metrics, found["sums"].to(device).unbind(), strict=True))
             means.count = found["count"].to(device)
             self.replicas.restore_dropout(found["dropout"])
-            self.restore_global_generator()
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             name = self._midway.checkpoint_id.name
             raise CheckpointError(f"checkpoint {name} does not say how its epoch continues: {error}") from error
-
-    def restore_global_generator(self) -> None:
-        """Set torch's global generator as it was where a checkpoint interrupted the epoch; otherwise do nothing."""
-        if self._midway is None:
-            return
-        found, device = self._midway.midway, self.replicas.layout.device
-        torch.set_rng_state(found["generator"].clone())
-        if "device_generator" in found and device.type != "cpu":
-            torch.get_device_module(device).set_rng_state(found["device_generator"].clone(), device)
 
     def paused(self, means: Means) -> PausedError:
         """Write a checkpoint and return the error that says where the trial has paused.
@@ -244,15 +234,11 @@ class TrainingProgress:
         assert self.place is not None
         midway = {}
         if self.step:
-            device = self.replicas.layout.device
             midway = {
                 "sums": torch.stack(list(means.sums.values())).cpu(),
                 "count": torch.as_tensor(means.count).cpu(),
                 "dropout": self.replicas.dropout_states(),
-                "generator": torch.get_rng_state(),
             }
-            if device.type != "cpu":
-                midway["device_generator"] = torch.get_device_module(device).get_rng_state(device)
         found = Checkpoint(
             checkpoint_id=self.checkpoint_id,
             report=self.report,

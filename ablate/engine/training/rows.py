@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
+from contextlib import AbstractContextManager, nullcontext
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ablate.base.errors import TrialError
 from ablate.engine.models.layers import Dropout
 from ablate.engine.training.optim import RowSettings, StepFactors, apply_update, clip_rows
 from ablate.engine.training.samples import ModelInput
@@ -26,12 +22,10 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.
 class ReplicaGroup:
     """R replicates as rows: weights, gradients and moments are [R, P], settings [R, 1].
 
-    `initial`, `configs` and `schedules` hold, for each row, its parameters and buffers by name, its TrainConfig and its
-    factors of the learning rate per step. Optimizer and precision are equal in all rows. A module with `row_native`
-    receives every parameter as [R, ...]; any other module goes through torch.func.vmap, or runs one row after another
-    if it is not `stacked`. The group takes ownership of the module: a row-native module holds the rows from then on.
-    Parameters that do not require a gradient do not change. Each row has its own buffers, which the module may change.
-    A row's loss is the mean over its targets that are not `pad`.
+    `initial`, `configs` and `schedules` hold, for each row, its parameters by name, its TrainConfig and its factors of
+    the learning rate per step. Optimizer and precision are equal in all rows. The module is one of the family: the
+    group takes ownership of it, and it holds every parameter as [R, ...] from then on. A row's loss is the mean over
+    its targets that are not `pad`.
     A row is frozen if its loss or gradient is not finite, or the 2-norm of its gradient overflows: `alive` becomes
     False and its weights no longer change. Other rows are not affected.
     """
@@ -48,19 +42,14 @@ class ReplicaGroup:
         loss: Loss,
         pad: int | None = None,
         device: torch.device | str = "cpu",
-        stacked: bool = True,
     ) -> None:
         self.precision = configs[0].precision
         self.device, self.dtype, self.loss = torch.device(device), DTYPES[self.precision], loss
-        self.pad, self.stacked = pad, stacked
+        self.pad = pad
         self.generators: list[torch.Generator] = []
-        self.keys: tuple[int, ...] = ()
-        self.steps = 0  # of this epoch
         self.module = module.to(device=self.device, dtype=self.dtype)
-        self.row_native = bool(getattr(module, "row_native", False))
         self.layout = Layout(
-            places=lay_out({name: p.shape for name, p in module.named_parameters() if p.requires_grad}),
-            buffers=tuple(name for name, _ in self.module.named_buffers() if name in initial[0]),
+            places=lay_out({name: p.shape for name, p in module.named_parameters()}),
             optimizer=configs[0].optimizer,
             dtype=self.dtype,
             device=self.device,
@@ -78,13 +67,7 @@ class ReplicaGroup:
         self.grads, self.work = self.layout.zeros(rows, columns), self.layout.zeros(rows, columns)
         self.pads = {place.name: self.layout.zeros(rows, place.pad) for place in self.layout.places if place.pad}
         self.leaves = {place.name: nn.Parameter(place.of(state.weights)) for place in self.layout.places}
-        if self.row_native:
-            _install(self.module, self.values)
-
-    @property
-    def values(self) -> dict[str, Tensor]:
-        """What the module computes with, [R, ...] by name: parameters, and the buffers of a user's own module."""
-        return {**self.leaves, **self.state.fixed}
+        _install(self.module, self.leaves)
 
     @property
     def rows(self) -> int:
@@ -99,55 +82,20 @@ class ReplicaGroup:
     def forward(self, x: ModelInput) -> Tensor:
         """Return the scores, [R, B, M] for instance, of x [R, B, ...] or of a pair; every row uses its own weights."""
         with self._autocast():
-            if self.row_native:
-                scores: Tensor = self.module(x)
-            elif self.stacked:
-                scores = torch.func.vmap(partial(plain_call, self.module))(self.values, x)
-            else:
-                scores = torch.stack([self._alone(row, x) for row in range(self.rows)])
+            scores: Tensor = self.module(x)
         return scores.to(self.dtype)
 
     def forward_of(self, rows: Sequence[int]) -> Callable[[ModelInput], Tensor]:
-        """Return `forward` for some rows of a row-native module, by number; their weights are copied."""
+        """Return `forward` for some rows, by number; their weights are copied."""
         index = torch.tensor(rows, device=self.device)
-        values = {name: value.detach().index_select(0, index) for name, value in self.values.items()}
+        values = {name: value.detach().index_select(0, index) for name, value in self.leaves.items()}
 
         def forward(x: ModelInput) -> Tensor:
             with self._autocast():
-                return plain_call(self.module, values, x).to(self.dtype)
+                scores: Tensor = torch.func.functional_call(self.module, values, (x,))
+            return scores.to(self.dtype)
 
         return forward
-
-    def _alone(self, row: int, x: ModelInput) -> Tensor:
-        """Return the scores of one row; during the call the global generators have the row's own states."""
-        values = {name: value[row] for name, value in self.values.items()}
-        mine = x[row] if isinstance(x, Tensor) else (x[0][row], x[1][row])
-        with keyed_globals(self.keys[row] if self.keys else 0, self.steps if self.module.training else -1):
-            scores = self._with_own_generator(row, values, mine)
-        self._take_buffers(row, values)
-        return scores
-
-    @torch.no_grad()
-    def _take_buffers(self, row: int, values: dict[str, Tensor]) -> None:
-        """Copy buffers that the module has replaced by new tensors; raise TrialError if a shape has changed."""
-        for name in self.layout.buffers:
-            buffer = self.state.fixed[name][row]
-            if values[name].shape != buffer.shape:
-                raise TrialError(f"buffer {name} changed its shape from {list(buffer.shape)}: it must stay")
-            if values[name].data_ptr() != buffer.data_ptr():
-                buffer.copy_(values[name])
-
-    def _with_own_generator(self, row: int, values: dict[str, Tensor], mine: ModelInput) -> Tensor:
-        if not self.generators:
-            return plain_call(self.module, values, mine)
-        source = torch.random if self.device.type == "cpu" else torch.get_device_module(self.device)
-        before = source.get_rng_state()
-        source.set_rng_state(self.generators[row].get_state())
-        try:
-            return plain_call(self.module, values, mine)
-        finally:
-            self.generators[row].set_state(source.get_rng_state())
-            source.set_rng_state(before)
 
     @torch.no_grad()
     def greedy(self, source_rbs: Tensor, *, start: int, end: int, steps: int) -> Tensor:
@@ -158,23 +106,19 @@ class ReplicaGroup:
         return written
 
     def key_dropout(self, keys: Sequence[int]) -> None:
-        """Give the dropout of every row its own generator, seeded from the row's key.
+        """Give the dropout of every row its own generator, seeded from the row's key."""
+        self.give_generators([torch.Generator(self.device).manual_seed(key) for key in keys])
 
-        Of a row-native module, dropout is any part with an attribute `generators` (`models.layers.Dropout`).
-        Of a module that runs one row after another, it is whatever draws from torch's global generator.
-        """
-        self.give_generators(keys, [torch.Generator(self.device).manual_seed(key) for key in keys])
-
-    def give_generators(self, keys: Sequence[int], generators: list[torch.Generator], *, steps: int = 0) -> None:
-        """Set each row's dropout generator, its key for Python's and NumPy's generators, and the steps done."""
-        self.keys, self.steps, self.generators = tuple(keys), steps, generators
-        for part in self.module.modules() if self.row_native else ():
-            if hasattr(part, "generators"):
-                part.generators = self.generators  # type: ignore[assignment]
+    def give_generators(self, generators: list[torch.Generator]) -> None:
+        """Set each row's generator of dropout."""
+        self.generators = generators
+        for part in self.module.modules():
+            if isinstance(part, Dropout):
+                part.generators = generators
 
     @property
     def draws(self) -> bool:
-        """Whether a row-native module draws from `generators` in training: it has dropout."""
+        """Whether the module draws from `generators` in training: it has dropout."""
         return any(isinstance(part, Dropout) for part in self.module.modules())
 
     @property
@@ -189,7 +133,6 @@ class ReplicaGroup:
 
     def step(self, x: ModelInput, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Make one optimiser step in every live row; return scores and mean losses [R] from before the step."""
-        self.steps += 1
         scores = self.forward(x)
         losses = self._mean(self.loss(scores, targets, self.smoothing), targets)
         grads = torch.autograd.grad(losses.sum(), list(self.leaves.values()), materialize_grads=True)
@@ -233,33 +176,9 @@ class ReplicaGroup:
         self.factors = StepFactors(self.layout.optimizer, self.settings, self.dtype)
 
 
-def plain_call(module: nn.Module, values: dict[str, Tensor], x: ModelInput) -> Tensor:
-    """Return the scores of one replicate's parameters and buffers; buffers may change."""
-    scores: Tensor = torch.func.functional_call(module, values, (x,))
-    if not isinstance(scores, Tensor):
-        raise TrialError(f"{type(module).__name__} returned a {type(scores).__name__}: return one tensor of scores")
-    return scores
-
-
-@contextmanager
-def keyed_globals(key: int, step: int) -> Iterator[None]:
-    """Seed the global generators of Python and NumPy by a row's key and a step, and restore them afterwards."""
-    before = random.getstate(), np.random.get_state()
-    seed = np.random.SeedSequence([key, step + 1])
-    random.seed(int(seed.generate_state(1, np.uint64)[0]))
-    np.random.seed(seed.generate_state(4))
-    try:
-        yield
-    finally:
-        random.setstate(before[0])
-        np.random.set_state(before[1])
-
-
-def _install(module: nn.Module, values: Mapping[str, Tensor]) -> None:
+def _install(module: nn.Module, values: Mapping[str, nn.Parameter]) -> None:
     """Replace a module's parameters permanently by rows, as functional_call would at every call."""
     names = {id(parameter): name for name, parameter in module.named_parameters()}
     for path, parameter in list(module.named_parameters(remove_duplicate=False)):
         owner, _, name = path.rpartition(".")
-        value = values[names[id(parameter)]]
-        rows = value if isinstance(value, nn.Parameter) else nn.Parameter(value, requires_grad=False)
-        module.get_submodule(owner).register_parameter(name, rows)
+        module.get_submodule(owner).register_parameter(name, values[names[id(parameter)]])

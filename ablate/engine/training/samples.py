@@ -95,7 +95,7 @@ class Samples:
 
         x is [R, B, T, F] in the dtype of `scale`, ids int64 [R, B, T], or the pair (source [R, B, S'], targets shifted
         right after `start` [R, B, T']), both trimmed to the longest of the batch over all replicates. Targets are
-        [R, B, ...], int64 or real numbers, trimmed alike. `keys` has one number per replicate that keys the
+        int64 [R, B, ...], trimmed alike. `keys` has one number per replicate that keys the
         augmentation of a `Stream`, None in evaluation.
         """
         moved = index_rn.to(self.targets.device)
@@ -146,9 +146,8 @@ class Samples:
 
 
 def _picked(values: Tensor, index_rb: Tensor) -> Tensor:
-    """Return the rows `index_rb` of `values` [n, ...] as [R, B, ...]; whole numbers become int64."""
-    rows = values.index_select(0, index_rb.reshape(-1)).view(*index_rb.shape, *values.shape[1:])
-    return rows if rows.is_floating_point() else rows.long()
+    """Return the rows `index_rb` of `values` [n, ...] as int64 [R, B, ...]."""
+    return values.index_select(0, index_rb.reshape(-1)).view(*index_rb.shape, *values.shape[1:]).long()
 
 
 def lengths(ids: Tensor, pad: int | None) -> Tensor:

@@ -26,12 +26,10 @@ class Description(BaseModel, frozen=True):
 
     Ids are not scaled. `start` and `end` are the ids with which an encoder-decoder begins and ends a text. With `image`
     (height, width, channels), inputs are images, which are cut into patches of `patch` (height, width).
-    `classes` says whether scores are logits of classes, so that their softmax is a probability.
     """
 
     format: Literal[1] = 1
     model: ModelConfig
-    replace: dict[str, Any] = {}
     shape: InputShape
     scale: tuple[float, ...]
     shift: tuple[float, ...]
@@ -40,12 +38,6 @@ class Description(BaseModel, frozen=True):
     end: int | None = None
     image: tuple[int, int, int] | None = None
     patch: tuple[int, int] | None = None
-    classes: bool = True
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """The outputs that a caller may request, the default first."""
-        return OUTPUTS if self.classes else OUTPUTS[1:]
 
     @property
     def writes(self) -> bool:
@@ -63,18 +55,16 @@ class ServedModel:
     def predict(self, model_input: np.ndarray, params: Mapping[str, Any] | None = None) -> np.ndarray:
         """Return class probabilities float32 of images, of other inputs in stored units, or of ids.
 
-        Images are [B, H, W] or [B, H, W, C], rows of a table [B, F], other inputs [B, T, F], and ids [B, T].
-        Probabilities are [B, M], [B, T, M] of each token, or [B, T] over a set; with `params={"output": "scores"}` the
-        network's scores are returned. A network trained on another loss than cross-entropy always returns its scores.
+        Images are [B, H, W] or [B, H, W, C], other inputs [B, T, F], and ids [B, T]. Probabilities are [B, M], of each
+        token [B, T, M], or over a set [B, T]; with `params={"output": "scores"}` the network's scores are returned.
         A network that maps text to text takes source ids [B, S] and returns the generated ids int64 [B, T']. Raises
         RequestError for another shape or output, and for ids that are not in the vocabulary.
         """
         import torch
 
-        known = self.description.outputs
-        output = (params or {}).get("output", known[0])
-        if output not in known:
-            raise RequestError(f"output {output!r} is not known, it is one of {', '.join(known)}")
+        output = (params or {}).get("output", OUTPUTS[0])
+        if output not in OUTPUTS:
+            raise RequestError(f"output {output!r} is not known, it is one of {', '.join(OUTPUTS)}")
         inputs = self._patches(np.asarray(model_input))
         self._check(inputs)
         with torch.inference_mode():
@@ -97,15 +87,14 @@ class ServedModel:
         return description.shape.pad if description.shape.pad is not None else description.end or 0
 
     def _patches(self, inputs: np.ndarray) -> np.ndarray:
-        """Return images as patches [B, T, F], rows [B, F] of a table as tokens; other inputs do not change."""
+        """Return images as patches [B, T, F]; other inputs do not change."""
         import torch
 
         from ablate.engine.tasks.images.patches import cut
 
-        image, patch, sample = self.description.image, self.description.patch, self.description.shape.sample
+        image, patch = self.description.image, self.description.patch
         if image is None or patch is None:
-            rows = sample is not None and inputs.shape[1:] == sample
-            return inputs.reshape(len(inputs), self.description.shape.tokens, -1) if rows else inputs
+            return inputs
         images = inputs[..., None] if image[2] == 1 and inputs.ndim == 3 else inputs
         if images.ndim != 4 or images.shape[1:] != image:
             expected = image[:2] if image[2] == 1 else image
@@ -116,8 +105,7 @@ class ServedModel:
         shape = self.description.shape
         if shape.inputs == "vectors" and not self.description.writes:
             if inputs.ndim != 3 or inputs.shape[1:] != (shape.tokens, shape.features):
-                expected = ", ".join(map(str, shape.sample or (shape.tokens, shape.features)))
-                raise RequestError(f"inputs are [B, {expected}], got {list(inputs.shape)}")
+                raise RequestError(f"inputs are [B, {shape.tokens}, {shape.features}], got {list(inputs.shape)}")
             return
         longest, known = vocabulary(shape)
         if inputs.ndim != 2 or not 0 < inputs.shape[1] <= longest:
@@ -166,14 +154,13 @@ def write(folder: Path, module: nn.Module, description: Description) -> None:
     """Write `module` into the empty `folder`."""
     from safetensors.torch import save
 
-    state = {**dict(module.named_buffers()), **module.state_dict()}  # also buffers that are not persistent
-    tensors = {name: value.detach().cpu().contiguous().clone() for name, value in state.items()}
+    tensors = {name: value.detach().cpu().contiguous().clone() for name, value in module.state_dict().items()}
     (folder / WEIGHTS).write_bytes(save(tensors))  # save_file makes the file private to this user, whatever the umask
     (folder / DESCRIPTION).write_text(description.model_dump_json(indent=1), encoding="utf-8")
 
 
 def read(folder: Path) -> ServedModel:
-    """Return the model that `write` wrote; its builder is found by name, and nothing is unpickled."""
+    """Return the model that `write` wrote; nothing is unpickled."""
     import torch
     from safetensors.torch import load_file
 
@@ -181,21 +168,12 @@ def read(folder: Path) -> ServedModel:
 
     description = Description.model_validate_json((folder / DESCRIPTION).read_bytes())
     tensors = load_file(folder / WEIGHTS)
-    with torch.random.fork_rng(devices=[]):  # a builder's initial weights must not advance the caller's generator
-        module = build(description.model, description.shape, description.replace)
+    with torch.random.fork_rng(devices=[]):  # initial weights must not advance the caller's generator
+        module: nn.Module = build(description.model, description.shape)
     if any(value.dtype == torch.float64 for value in tensors.values()):
         module = module.double()
-    persistent = module.state_dict().keys()
-    module.load_state_dict({name: value for name, value in tensors.items() if name in persistent})
-    set_buffers(module, tensors)
+    module.load_state_dict(tensors)
     return ServedModel(module.eval(), description)
-
-
-def set_buffers(module: nn.Module, values: Mapping[str, Tensor]) -> None:
-    """Copy `values`, by path, into the module's buffers, also into those that its state dict lacks."""
-    for name, buffer in module.named_buffers():
-        if name in values:
-            buffer.copy_(values[name])
 
 
 def _load_pyfunc(path: str) -> ServedModel:

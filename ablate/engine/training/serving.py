@@ -9,17 +9,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from ablate.base.errors import RequestError
 from ablate.base.files import Place
-from ablate.core.registry import own_code
 from ablate.core.trainable import ServedNetwork, Tensor
 from ablate.core.trial import TrialConfig
-from ablate.engine.models.samples import join
-from ablate.engine.models.settings import InputShape
-from ablate.engine.tasks import Data, Task, data_folder, load_task
-from ablate.engine.tasks.arrays.task import Task as ArrayTask
-from ablate.engine.tasks.base import Classification, Stream
-from ablate.engine.tasks.text.tokens import TokenPrediction
+from ablate.engine.tasks import Data, data_folder, load_task
+from ablate.engine.tasks.base import Stream
+from ablate.engine.tasks.images.patches import join
 from ablate.engine.training import served_model
 from ablate.engine.training.family import family
 from ablate.engine.training.modules import predictor
@@ -34,19 +29,16 @@ def serve(
     """Return a replicate of a trained trial for prediction, with the first `examples` inputs of the test split.
 
     `checkpoints` is the trial's own folder. Raises CheckpointError without a whole checkpoint, DataError without the
-    data (their scale is part of the model), RequestError if the network maps text to text and has no `greedy`.
+    data: their scale is part of the model.
     """
     task = load_task(config.task)
     folder = data_folder(data_dir)
     data = task.load(folder)
     module = predictor(config, checkpoints, replicate)
     shape = task.shape(folder)
-    if shape.source_tokens and not callable(getattr(module, "greedy", None)):
-        raise RequestError(f"{type(module).__name__} maps text to text and has no greedy(source, start=, end=, steps=)")
     patch = shape.patch if data.image else None
     description = Description(
         model=family(config).model,
-        replace=family(config).replace,
         shape=shape,
         scale=_factors(data.scale),
         shift=_factors(data.shift),
@@ -55,23 +47,14 @@ def serve(
         end=data.end,
         image=data.image,
         patch=patch,
-        classes=_classes(task, data),
     )
-    return describe(module, description, _example(data, patch, shape, examples))
-
-
-def _classes(task: Task, data: Data) -> bool:
-    """Return `Description.classes`."""
-    if isinstance(task, ArrayTask):
-        return task.loss_name == "cross_entropy" and data.train_targets.ndim == 1
-    return isinstance(task, Classification | TokenPrediction) or bool(data.class_names)
+    return describe(module, description, _example(data, patch, examples))
 
 
 def describe(module: nn.Module, description: Description, example: Any) -> ServedNetwork:
     """Return a network with its inputs and outputs.
 
-    `example` is an array of rows [n, F], of images [n, H, W] or [n, H, W, C], of inputs [n, T, F] in stored units, or
-    of ids [n, T].
+    `example` is an array of images [n, H, W] or [n, H, W, C], of inputs [n, T, F] in stored units, or of ids [n, T].
     """
     shape = description.shape
     text = Tensor(dtype="int64", shape=(-1,))
@@ -84,22 +67,15 @@ def describe(module: nn.Module, description: Description, example: Any) -> Serve
         example=example,
         inputs=text if description.writes else Tensor(dtype=example.dtype.name, shape=sample),
         outputs=text if description.writes else scores,
-        options={} if description.writes else {"output": description.outputs[0]},
+        options={} if description.writes else {"output": served_model.OUTPUTS[0]},
         class_names=description.class_names,
-        code=_own_code(description),
     )
 
 
-def _own_code(description: Description) -> tuple[Path, ...]:
-    """Return the user's packages or files that hold the builder and the parts given by import path."""
-    own = (action for action in description.replace.values() if isinstance(action, str))
-    return tuple(dict.fromkeys(place for name in (description.model.builder, *own) for place in own_code(name)))
-
-
-def _example(data: Data, patch: Any, shape: InputShape, count: int) -> Any:
+def _example(data: Data, patch: Any, count: int) -> Any:
     """Return the first `count` test inputs as a caller passes them.
 
-    Images are [n, H, W, C], grey ones [n, H, W], ids int64 [n, T], others as stored: [n, *shape.sample] or [n, T, F].
+    Images are [n, H, W, C], grey ones [n, H, W], ids int64 [n, T], others as stored: [n, T, F].
     """
     if isinstance(data.test_inputs, Stream):
         first = data.test_inputs.batches(torch.arange(min(count, len(data.test_inputs)))[None], count, None)
@@ -107,8 +83,7 @@ def _example(data: Data, patch: Any, shape: InputShape, count: int) -> Any:
     else:
         examples = data.test_inputs[:count].cpu()
     if data.image is None:
-        shaped = examples.reshape(len(examples), *shape.sample) if shape.sample else examples
-        return (examples.long() if data.ids else shaped).numpy()
+        return (examples.long() if data.ids else examples).numpy()
     images = join(examples, patch, data.image[:2])
     return (images.squeeze(-1) if data.image[2] == 1 else images).numpy()
 

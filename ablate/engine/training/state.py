@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from ablate.base.errors import CheckpointError
-
-ALIGNMENT = 16  # elements; a parameter then has the same cache alignment in every row, so kernels round alike
+from ablate.engine.models.equal_rows import ALIGNMENT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +42,7 @@ def lay_out(shapes: Mapping[str, torch.Size]) -> tuple[Segment, ...]:
 class RowState:
     """Rows: `weights`, moments `first` and `second` [R, P], steps done `step` int64 [R, 1], `alive` bool [R, 1].
 
-    SGD keeps its momentum in `first` and does not use `second` ([R, 0]). `fixed` [R, ...] by name are the parameters
-    that do not require a gradient, and the buffers of a user's own module.
+    SGD keeps its momentum in `first` and does not use `second` ([R, 0]).
     """
 
     weights: Tensor
@@ -52,7 +50,6 @@ class RowState:
     second: Tensor
     step: Tensor
     alive: Tensor
-    fixed: Mapping[str, Tensor]
 
     @property
     def rows(self) -> int:
@@ -66,18 +63,12 @@ class RowState:
 
     def part(self, start: int, stop: int) -> RowState:
         """Return the rows from `start` to `stop`, which share their memory with these."""
-        return RowState(
-            **{name: getattr(self, name)[start:stop] for name in _COLUMNS},
-            fixed={name: value[start:stop] for name, value in self.fixed.items()},
-        )
+        return RowState(**{name: getattr(self, name)[start:stop] for name in _COLUMNS})
 
     @staticmethod
     def joined(parts: Sequence[RowState]) -> RowState:
         """Return copies of the rows of all parts, in order."""
-        return RowState(
-            **{name: torch.cat([getattr(part, name) for part in parts]) for name in _COLUMNS},
-            fixed={name: torch.cat([part.fixed[name] for part in parts]) for name in parts[0].fixed},
-        )
+        return RowState(**{name: torch.cat([getattr(part, name) for part in parts]) for name in _COLUMNS})
 
 
 _COLUMNS = ("weights", "first", "second", "step", "alive")
@@ -85,10 +76,9 @@ _COLUMNS = ("weights", "first", "second", "step", "alive")
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Where each parameter lies in a row; `buffers` are the names in `RowState.fixed` that a checkpoint holds."""
+    """Where each parameter lies in a row."""
 
     places: tuple[Segment, ...]
-    buffers: tuple[str, ...]
     optimizer: str
     dtype: torch.dtype
     device: torch.device
@@ -105,15 +95,12 @@ class Layout:
     def start(self, initial: Sequence[Mapping[str, Tensor]]) -> RowState:
         """Return the rows before the first step; `initial` has a dictionary of values by name for each row."""
         rows, columns = len(initial), self.columns
-        learned = {place.name for place in self.places}
-        fixed = {name: torch.stack([row[name] for row in initial]) for name in initial[0] if name not in learned}
         state = RowState(
             weights=self.zeros(rows, columns),
             first=self.zeros(rows, columns),
             second=self.zeros(rows, 0 if self.optimizer == "sgd" else columns),
             step=self.zeros(rows, 1, torch.int64),
             alive=~self.zeros(rows, 1, torch.bool),
-            fixed={n: v.to(self.device, self.dtype if v.is_floating_point() else None) for n, v in fixed.items()},
         )
         for place in self.places:
             place.of(state.weights).copy_(torch.stack([row[place.name] for row in initial]))
@@ -128,15 +115,12 @@ class Layout:
             if rows.shape[1]
             for place in self.places
         }
-        found |= {f"buffer.{name}": state.fixed[name].cpu().contiguous().clone() for name in self.buffers}
         return found | {"step": state.step.cpu().clone(), "alive": state.alive.cpu().clone()}
 
     @torch.no_grad()
     def restore(self, state: RowState, tensors: Mapping[str, Tensor]) -> None:
         """Load the result of `tensors()` into `state`; raise CheckpointError if it is of another model."""
         mine = self.tensors(state)
-        if not any(name.startswith("buffer.") for name in tensors):  # an older version saved no buffers
-            mine = {name: value for name, value in mine.items() if not name.startswith("buffer.")}
         for name in sorted(mine.keys() ^ tensors.keys()):
             raise CheckpointError(f"checkpoint of another model: {name} is only in the {_owner(name in mine)}")
         for name, value in mine.items():
@@ -148,9 +132,6 @@ class Layout:
             place.of(state.first).copy_(tensors[f"first.{place.name}"])
             if state.second.shape[1]:
                 place.of(state.second).copy_(tensors[f"second.{place.name}"])
-        for name in self.buffers:
-            if f"buffer.{name}" in mine:
-                state.fixed[name].copy_(tensors[f"buffer.{name}"])
         state.step.copy_(tensors["step"])
         state.alive.copy_(tensors["alive"])
 

@@ -5,22 +5,18 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from ablate.core.config import Protocol, Size, TaskConfig
 from ablate.core.trial import TrialConfig, TrialKey
+from ablate.engine.models.equal_rows import WHOLE
 from ablate.engine.models.settings import InputShape
-from ablate.engine.tasks import Data, Task, load_task
-from ablate.engine.tasks.arrays.task import Task as ArrayTask
-from ablate.engine.training.evaluate import WHOLE
 from ablate.engine.training.family import FamilySettings
-from ablate.engine.training.loop import train
 from ablate.engine.training.made_up import made_up_data
 from ablate.engine.training.settings import TrainConfig
+from ablate.engine.training.trial import train
 
 STEPS, BATCH, EPOCHS = 8, 128, 4
 FORWARD = 1 / 3  # of the arithmetic of a training step: its backward pass costs twice the forward pass
@@ -106,7 +102,7 @@ def _measure(row: Paced, task: TaskConfig, shape: InputShape, data_dir: Path | N
         study_seed=0,
         protocol="paper",
     )
-    data = stand_in_data(load_task(task), shape, data_dir, batch * steps)
+    data = made_up_data(shape, samples=batch * steps, test=1)
     # on a CPU, what else runs here does not count
     clock = time.process_time if _device() == "cpu" else time.perf_counter
     moments = []
@@ -123,25 +119,6 @@ def _measure(row: Paced, task: TaskConfig, shape: InputShape, data_dir: Path | N
     # the first epoch includes the setup of memory and kernels; the fastest is the least disturbed
     seconds = min(after - before for before, after in itertools.pairwise(moments))
     return seconds / (batch * steps + FORWARD * WHOLE)  # the one sample that is validated is filled up to WHOLE
-
-
-def stand_in_data(task: Task, shape: InputShape, data_dir: Path | None, samples: int) -> Data:
-    """Return made-up data, or for a task of arrays its own: only its loss knows the form of its targets."""
-    if not isinstance(task, ArrayTask):
-        return made_up_data(shape, samples=samples, test=1)
-    data = task.load(data_dir)
-    index = torch.arange(samples) % len(data.train_targets)
-    assert isinstance(data.train_inputs, Tensor)
-    assert isinstance(data.test_inputs, Tensor)
-    return replace(
-        data,
-        train_inputs=data.train_inputs[index],
-        train_targets=data.train_targets[index],
-        test_inputs=data.test_inputs[:1],
-        test_targets=data.test_targets[:1],
-        validation_inputs=None,
-        validation_targets=None,
-    )
 
 
 def _device() -> str:

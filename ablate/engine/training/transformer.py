@@ -8,14 +8,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from ablate.base.errors import RequestError, TrialError
+from ablate.base.errors import RequestError
 from ablate.base.files import Place
 from ablate.core.config import Counted, DatasetFacts, Size, TaskConfig, TrainableSettings
 from ablate.core.registry import read_task
 from ablate.core.trainable import SizeForm
 from ablate.core.trial import Report, TrialConfig
 from ablate.engine import models, tasks
-from ablate.engine.models.settings import BUILT_IN, InputShape
+from ablate.engine.models.settings import InputShape
 from ablate.engine.training.family import FamilySettings
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ DATA_SETS = 2  # kept in memory: a worker alternates between those of one study
 
 
 class Transformer:
-    """Trains networks of the family, and of a user's own builder, on tasks."""
+    """Trains networks of the family on tasks."""
 
     def check(self, given: Iterable[str], *, confirms: bool) -> None:
         """Accept every study file of the family: its settings have types."""
@@ -41,24 +41,23 @@ class Transformer:
     def remarks(
         self, task: TaskConfig, facts: DatasetFacts, settings: TrainableSettings | None, data_dir: Path | None
     ) -> tuple[str, ...]:
-        """Return the task's own remarks, and one on a user's network whose replicates cannot be stacked."""
+        """Return the task's own remarks."""
         from ablate.engine.tasks.base import Remarked
 
         found = tasks.load_task(task)
-        own = tuple(found.remarks(data_dir)) if isinstance(found, Remarked) else ()
-        return own + (_unstacked(settings, _shape(facts)) if isinstance(settings, FamilySettings) else ())
+        return tuple(found.remarks(data_dir)) if isinstance(found, Remarked) else ()
 
-    def metrics(self, task: TaskConfig, facts: DatasetFacts) -> tuple[str, ...] | None:
-        """Return the names of training and validation metrics, or None if only training tells them."""
+    def metrics(self, task: TaskConfig, facts: DatasetFacts) -> tuple[str, ...]:
+        """Return the names of training and validation metrics."""
         from ablate.engine.training.made_up import metric_names
 
         return metric_names(tasks.load_task(task), _shape(facts))
 
     def measure(self, settings: Sequence[TrainableSettings], facts: DatasetFacts) -> Sequence[Size]:
-        """Return the sizes of the networks, in closed form or counted on the built modules."""
+        """Return the sizes of the networks."""
         shape = _shape(facts)
         asked = [each for each in settings if isinstance(each, FamilySettings)]
-        return [models.measure(each.model, shape, each.replace)._asdict() for each in asked]
+        return [models.measure(each.model, shape)._asdict() for each in asked]
 
     def size_form(self) -> SizeForm:
         """Return nothing: the settings of the family know."""
@@ -69,23 +68,11 @@ class Transformer:
         return Counted()
 
     def list_parts(self, settings: TrainableSettings, facts: DatasetFacts, dataset: str) -> dict[str, Any]:
-        """Return the parts of the network, called once on samples of zeros."""
-        import torch
-
-        from ablate.engine.models.parts.listing import list_network
-        from ablate.engine.models.parts.tracing import traced
-        from ablate.engine.models.size import zeros
-
-        assert isinstance(settings, FamilySettings)
-        shape = _shape(facts)
-        try:
-            with torch.random.fork_rng(devices=[]), torch.no_grad():
-                network = models.build(settings.model, shape, settings.replace).eval()
-                with traced(network) as trace:
-                    network(zeros(shape, samples=2))
-        except TrialError as error:
-            raise RequestError(str(error)) from error
-        return list_network(network, trace)
+        """Raise RequestError: the parts of these networks are settings."""
+        raise RequestError(
+            "the built-in networks have no parts by path: what they can do without is a setting (`mlp: none`,"
+            " `norm: none`, `value: none`; docs/models.md). Networks that a function builds have paths: docs/parts.md"
+        )
 
     def estimate_seconds(self, rows: Sequence[tuple[TrainableSettings, Size]], planned: PlannedTrials) -> float:
         """Return the mean time of a full-length trial over `rows`, from a few steps on made-up data."""
@@ -102,7 +89,7 @@ class Transformer:
 
     def train(self, config: TrialConfig, **context: Unpack[TrialContext]) -> Iterator[Report]:
         """Return `ablate.engine.training.train` on data that this process loads once per data set."""
-        from ablate.engine.training.loop import train
+        from ablate.engine.training.trial import train
 
         given: dict[str, Any] = {**context}
         given.pop("grace_seconds", None)  # no user's code runs here
@@ -135,20 +122,6 @@ class Transformer:
 @lru_cache(maxsize=DATA_SETS)
 def _load(task: str, data_dir: Path | None) -> tasks.Data:
     return tasks.load_task(read_task(json.loads(task))).load(data_dir)
-
-
-def _unstacked(settings: FamilySettings, shape: InputShape) -> tuple[str, ...]:
-    builder = settings.model.builder
-    if builder == BUILT_IN:
-        return ()
-    import torch
-
-    from ablate.engine.training.modules import stackable
-
-    with torch.random.fork_rng(devices=[]):
-        if stackable(models.build(settings.model, shape, settings.replace), shape):
-            return ()
-    return (f"the replicates of {builder} are trained one after another: torch.func.vmap cannot stack them",)
 
 
 def _shape(facts: DatasetFacts) -> InputShape:

@@ -5,22 +5,17 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from time import monotonic
 from typing import TYPE_CHECKING, Any, Unpack
 
-from ablate.base.errors import AblateError, RegistryError, RequestError, TrialError
-from ablate.base.files import Place
-from ablate.core.code_version import base_trainable
+from ablate.base.errors import RegistryError, RequestError, TrialError
 from ablate.core.config import DatasetFacts, NoSize, Size, TaskConfig, TrainableSettings
-from ablate.core.registry import import_paths
-from ablate.core.trainable import Member, Pack, SizeForm, load_trainable
-from ablate.core.trial import Report, TrialConfig, TrialKey
-from ablate.functions.border.process import Server, UserProcess, error_of
-from ablate.functions.border.told import Told
-from ablate.functions.border.trial import STOP_SECONDS, train
+from ablate.core.trainable import SizeForm
+from ablate.core.trial import Report, TrialConfig
+from ablate.functions.border.process import Server, UserProcess
+from ablate.functions.border.trial import train
 from ablate.functions.code_folder import CodeFolder
 from ablate.functions.output import Output
 from ablate.functions.settings import FunctionSettings
@@ -28,7 +23,7 @@ from ablate.functions.size import KnownSizes, Sized
 from ablate.functions.trainable import OwnTrainable
 
 if TYPE_CHECKING:
-    from ablate.core.trainable import KeptFiles, ServedNetwork, TrialContext
+    from ablate.core.trainable import TrialContext
 
 SIZE_SECONDS = 60.0  # in which `size` has to answer a message, of which its first configuration takes most
 # by code version, trainable, id of this process (a fork of it starts its own), folder, search path
@@ -86,95 +81,6 @@ def take_notes() -> dict[str, str]:
 def note(subject: str, text: str) -> None:
     """Keep a message on the code's processes for the user; a later message on the same subject replaces it."""
     _NOTES[subject] = text
-
-
-def runs_own_code(config: TrialConfig) -> bool:
-    """Return whether a trial runs a user's code in Python: its function, or a network, task or part by import path."""
-    base = base_trainable(config.trainable)
-    return bool(import_paths([base, config.settings.model_dump(mode="json"), config.task.task]))
-
-
-class GuardedPack:
-    """A pack that a separate process trains; what that process prints is kept beside the trials' checkpoints.
-
-    An error of one trial is its outcome, as in any pack; the end of the process is an error of all. With `packed` the
-    trainable's own pack trains the trials, otherwise there is one trial. `place` holds `data_dir`, `device` and `pause`
-    as in a TrialContext. `grace_seconds` is the time in which the code may end by itself after the last report of a
-    trial, or after the trial is stopped.
-    """
-
-    def __init__(
-        self, name: str, *, packed: bool, threads: int, grace_seconds: float, place: Mapping[str, Any]
-    ) -> None:
-        self._name, self._grace = name, grace_seconds
-        self._pause: Callable[[], bool] = place["pause"]
-        self._logs: dict[TrialKey, Output] = {}
-        self._printed, self._shown = Output(None), 0
-        self._process = started(name, self._printed, self._share, trains=True)
-        self._process.ask("open", packed, threads, {key: value for key, value in place.items() if key != "pause"})
-
-    def add(self, members: Sequence[Member]) -> None:
-        """Add trials to the pack."""
-        if not members:
-            return
-        for member in members:
-            self._logs[member.config.key] = Output(member.checkpoints)
-        self._ask("add", list(members))
-
-    def drop(self, key: TrialKey) -> None:
-        """Stop a trial; its code ends within the grace time, or its process is ended."""
-        if self._process.alive:
-            self._within_grace("drop", key)
-        self._logs.pop(key).close()
-
-    def advance(self) -> Mapping[TrialKey, Report | Exception]:
-        """Return what the trials have to say next; raise TrialError if the process has ended."""
-        answer: dict[TrialKey, Report | Told] = self._ask("advance", pause=self._pause)
-        return {key: error_of(each) if isinstance(each, Told) else each for key, each in answer.items()}
-
-    def close(self) -> None:
-        """Let the code end, and end its process."""
-        if self._process.alive:
-            self._within_grace("close")
-        self._process.end()
-        self._share()
-        for log in (*self._logs.values(), self._printed):
-            log.close()
-
-    def _ask(self, request: str, *arguments: Any, **options: Any) -> Any:
-        return self._process.ask(request, *arguments, watch=self._share, **options)
-
-    def _share(self) -> None:
-        """Append what was printed since the last time to the output of each trial."""
-        content = os.pread(self._printed.descriptor, 2**24, self._shown)
-        self._shown += len(content)
-        for log in self._logs.values():
-            log.write(content)
-            log.trim()
-
-    def _within_grace(self, request: str, *arguments: Any) -> None:
-        """Let a user's code end; if it is late or fails, note that.
-
-        It has the grace time, but at most STOP_SECONDS from the moment at which the study is to pause.
-        """
-        stopped: list[float] = []
-
-        def limit() -> float:
-            if self._pause() and not stopped:
-                stopped.append(monotonic() - begun + STOP_SECONDS)
-            return min([self._grace, *stopped])
-
-        begun = monotonic()
-        try:
-            self._ask(request, *arguments, limit=limit)
-        except TimeoutError:
-            note(
-                "late",
-                f"{self._name} did not end by itself within --grace ({self._grace:g} s) after its trial, so its process"
-                " was ended. (This is said once.)",
-            )
-        except AblateError as error:
-            note(str(error), f"{self._name}, after its trial had ended: {error}")
 
 
 class _Questions:
@@ -245,17 +151,16 @@ def _asking(method: str) -> Any:
     return lambda trainable, *arguments, **options: _asked(trainable.name, method, *arguments, **options)
 
 
-class _Own:
+class GuardedFunction(OwnTrainable):
+    """A training function of the user's; what it is called with and what it returns cross a border."""
+
     def __init__(self, name: str) -> None:
         self.name = name
 
     check = _asking("check")
+    describe = _asking("describe")  # what a new study file needs to know of the function: `Described`
     count_by_running = _asking("count_by_running")
     list_parts = _asking("list_parts")
-
-
-class GuardedFunction(_Own, OwnTrainable):
-    """A training function of the user's; what it is called with and what it returns cross a border."""
 
     def train(self, config: TrialConfig, **context: Unpack[TrialContext]) -> Iterator[Report]:
         """Yield the trial's reports; see `functions.trial.train`."""
@@ -309,46 +214,3 @@ class GuardedFunction(_Own, OwnTrainable):
     def size_form(self) -> SizeForm:
         """Return what `size` has read so far, and whether it builds networks."""
         return self._sizes.form()
-
-    describe = _asking("describe")  # what a new study file needs to know of the function: `Described`
-
-
-class Guarded(_Own):
-    """Another trainable whose settings name a user's code: every call of it crosses the border."""
-
-    check_data = _asking("check_data")
-    find_facts = _asking("find_facts")
-    remarks = _asking("remarks")
-    metrics = _asking("metrics")
-    measure = _asking("measure")
-    size_form = _asking("size_form")
-    estimate_seconds = _asking("estimate_seconds")
-    group_key = _asking("group_key")
-
-    def train(self, config: TrialConfig, **context: Unpack[TrialContext]) -> Iterator[Report]:
-        """Yield the trial's reports; closing the generator stops the trial."""
-        place = {"data_dir": context["data_dir"], "device": context["device"], "pause": context["pause"]}
-        pack = GuardedPack(self.name, packed=False, threads=1, grace_seconds=STOP_SECONDS, place=place)
-        try:
-            pack.add([Member(config=config, checkpoints=context["checkpoints"], attempt=context["attempt"])])
-            while True:
-                found = pack.advance()[config.key]
-                if isinstance(found, Exception):
-                    raise found
-                yield found
-                if found.final:
-                    return
-        finally:
-            pack.close()
-
-    def open_pack(self, *, data_dir: Path | None, device: str, pause: Callable[[], bool]) -> Pack:
-        """See `Trainable.open_pack`."""
-        place = {"data_dir": data_dir, "device": device, "pause": pause}
-        return GuardedPack(self.name, packed=True, threads=1, grace_seconds=STOP_SECONDS, place=place)
-
-    def serve(
-        self, config: TrialConfig, *, checkpoints: Place, data_dir: Path | None, replicate: int = 0
-    ) -> ServedNetwork | KeptFiles:
-        """See `Trainable.serve`; the network is rebuilt in this process, which writes it for MLflow."""
-        own = load_trainable(self.name)
-        return own.serve(config, checkpoints=checkpoints, data_dir=data_dir, replicate=replicate)

@@ -10,10 +10,9 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from ablate.base.files import Place
-from ablate.core.trainable import Member, Pack, TrialContext
-from ablate.core.trial import Report, TrialConfig, TrialKey
-from ablate.functions.alone import Alone
-from ablate.functions.border.told import Told, tell
+from ablate.core.trainable import TrialContext
+from ablate.core.trial import TrialConfig
+from ablate.functions.border.told import tell
 from ablate.functions.command_seed import CommandSeed
 from ablate.functions.memory import keep_freed_memory
 from ablate.study.sections import Command
@@ -24,7 +23,6 @@ class Inside:
 
     def __init__(self, trainable: Any, paused: mmap.mmap, line: Connection) -> None:
         self._trainable, self._paused, self._line = trainable, paused, line
-        self._pack: Pack | None = None
 
     def answer(self, request: str, arguments: Sequence[Any]) -> tuple[str, Any]:
         """Return ("value", what the request returns) or ("error", what is told of its exception)."""
@@ -47,33 +45,6 @@ class Inside:
         from ablate.functions.seed import Seed
 
         Seed(self._trainable.function, config, place, files, self._line).serve()
-
-    def open(self, packed: bool, threads: int, place: Mapping[str, Any]) -> None:
-        """Begin an empty pack."""
-        self._use(threads)
-        given = {**place, "pause": self._is_paused}
-        self._pack = self._trainable.open_pack(**given) if packed else Alone(self._trainable.train, given)
-
-    def add(self, members: Sequence[Member]) -> None:
-        """Add trials to the pack."""
-        assert self._pack is not None
-        self._pack.add(members)
-
-    def drop(self, key: TrialKey) -> None:
-        """Stop a trial of the pack."""
-        assert self._pack is not None
-        self._pack.drop(key)
-
-    def advance(self) -> dict[TrialKey, Report | Told]:
-        """Return what the trials of the pack have to say next."""
-        assert self._pack is not None
-        found = self._pack.advance()
-        return {key: tell(each) if isinstance(each, BaseException) else each for key, each in found.items()}
-
-    def close(self) -> None:
-        """Close the pack."""
-        if self._pack is not None:
-            self._pack.close()
 
     @staticmethod
     def _use(threads: int) -> None:

@@ -14,8 +14,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe
 from time import monotonic
 from typing import Any, Literal
@@ -205,15 +205,6 @@ class UserProcess:
         self._line.close()
         self._paused.close()
         os.close(self._ended)
-
-
-@contextmanager
-def ended_after(process: UserProcess) -> Iterator[UserProcess]:
-    """End the process at the end of the block."""
-    try:
-        yield process
-    finally:
-        process.end()
 
 
 def _told_death(code: int | None, output: Output | None) -> tuple[str, Literal["trial", "died"]]:

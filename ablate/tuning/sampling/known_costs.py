@@ -45,7 +45,7 @@ class KnownCosts:
             accepts=accepts,
             learned=curves.learned,
             deciding=self._deciding,
-            distinct=AT_ONCE if self.study.is_counted_at_once(self.dataset) else BUILT,
+            distinct=AT_ONCE if self.study.counted_at_once else BUILT,
             references=[None if o.reference is None else loss(o, o.reference) for o in self.study.objectives],
             fixed=fixed,
             curves=curves,

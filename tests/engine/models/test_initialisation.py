@@ -106,22 +106,6 @@ def test_names_and_shapes_are_those_of_the_module() -> None:
         assert {n: v.shape for n, v in initial(**changes).items()} == expected
 
 
-def build_own(config: ModelConfig, shape: InputShape) -> torch.nn.Module:
-    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(shape.tokens * shape.features, shape.outputs))
-
-
-def test_a_users_module_is_seeded_by_the_stream_and_nothing_else() -> None:
-    own = ModelConfig(builder=f"{__name__}:build_own")
-    drawn = []
-    for disturbance, seed in ((1, 0), (2, 0), (1, 1)):
-        torch.manual_seed(disturbance)
-        before = torch.random.get_rng_state()
-        drawn.append(initial_parameters(own, SHAPE, study_seed=3, dataset="d", seed=seed)["1.weight"])
-        assert torch.equal(before, torch.random.get_rng_state())
-    assert torch.equal(drawn[0], drawn[1])
-    assert not torch.equal(drawn[0], drawn[2])
-
-
 @pytest.fixture
 def one_thread() -> Iterator[None]:
     """Small products on many threads wait for each other longer than they compute."""

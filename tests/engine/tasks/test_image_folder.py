@@ -11,10 +11,10 @@ from PIL import Image
 
 from ablate.base.errors import DataError, RequestError
 from ablate.core.registry import read_task
-from ablate.engine.models.samples import join
 from ablate.engine.models.settings import InputShape
 from ablate.engine.tasks import load_task
 from ablate.engine.tasks.images.image_folder import ImageFolder
+from ablate.engine.tasks.images.patches import join
 from support.entries import entry
 
 

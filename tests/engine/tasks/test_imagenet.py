@@ -18,12 +18,12 @@ from torchvision.transforms import v2
 
 from ablate.base.errors import DataError, RequestError, TrialError
 from ablate.core.registry import read_task
-from ablate.engine.models.samples import join
 from ablate.engine.models.settings import InputShape
 from ablate.engine.tasks import Data, archives, fetch, load_task
 from ablate.engine.tasks.base import Stream
 from ablate.engine.tasks.images import image_stream, imagenet
 from ablate.engine.tasks.images.image_stream import ImageStream, decode
+from ablate.engine.tasks.images.patches import join
 from support.entries import refusal
 from support.file_server import serving
 

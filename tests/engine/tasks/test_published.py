@@ -19,10 +19,10 @@ import pytest
 import torch
 
 from ablate.base.errors import DataError, RegistryError, RequestError
-from ablate.engine.models.samples import join
 from ablate.engine.models.settings import InputShape
 from ablate.engine.tasks import available, fetch, load_task
 from ablate.engine.tasks.images import mnist
+from ablate.engine.tasks.images.patches import join
 from support.entries import entry
 from support.file_server import serving
 from support.paths import REPOSITORY

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from pathlib import Path
 
 import pytest
@@ -11,11 +10,10 @@ import torch
 from torch.nn import functional as F
 
 from ablate.base.errors import DataError, RegistryError, RequestError
-from ablate.engine.models.samples import join
 from ablate.engine.models.settings import InputShape
 from ablate.engine.tasks import TASKS, Classification, Data, Task, data_folder, load_task
 from ablate.engine.tasks.base import stratified_split
-from ablate.engine.tasks.images.patches import cut
+from ablate.engine.tasks.images.patches import cut, join
 from support.entries import entry, is_not_had, refusal
 from support.paths import REPOSITORY
 
@@ -206,20 +204,6 @@ class TestLookup:
     def test_a_mistyped_name_is_answered_with_the_near_one(self) -> None:
         with pytest.raises(RegistryError, match="Did you mean 'mnist'"):
             load_task(entry(task="minst"))
-
-    def test_the_documented_task_of_your_own_loads_by_import_path(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        code = re.search(r"## A task of your own.*?```python\n(.*?)```", DOCS.read_text(), re.DOTALL)
-        assert code is not None
-        (tmp_path / "own_parity_task.py").write_text(code.group(1))
-        monkeypatch.syspath_prepend(tmp_path)
-        task = load_task(entry(task="own_parity_task:build", options={"bits": 6}))
-        task.check(None)
-        data = task.load(None)
-        shape = task.shape(None)
-        assert data.train_inputs.shape == (shape.train_samples, shape.tokens, shape.features)
-        assert torch.equal(data.train_inputs.sum((1, 2)) % 2, data.train_targets)
 
     def test_what_is_built_must_be_a_task(self) -> None:
         with pytest.raises(RegistryError, match="built OrderedDict, which has no shape, check, load, loss, metrics"):

@@ -180,14 +180,6 @@ def test_a_checkpoint_of_another_trial_is_refused(tmp_path: Path, other: TrialCo
     assert (tmp_path / "epoch-000001-attempt-001.safetensors").exists()
 
 
-YOUNGER = {
-    "model": ("dropout",),
-    "task": ("share", "length"),
-    "train": ("steps_per_epoch",),
-    "shape": ("inputs", "output", "causal", "source_tokens", "source_features", "pad"),
-}
-
-
 def rewritten(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
     """Write the checkpoint in `path` again, with another content and a checksum that is right for it."""
     found = checkpoint.read(path.parent, path.name)
@@ -196,22 +188,6 @@ def rewritten(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
     change(content)
     text = json.dumps(content)
     path.write_bytes(save(dict(found.tensors), {"content": text, "sha256": checkpoint._checksum(text, found.tensors)}))
-
-
-def test_a_checkpoint_from_before_texts_is_gone_on_from(tmp_path: Path) -> None:
-    whole = list(train(trial()))
-    list(islice(train(trial(), checkpoints=tmp_path), 3))
-
-    def older(content: dict[str, Any]) -> None:
-        for part, names in YOUNGER.items():
-            fields = content["shape"] if part == "shape" else content["trial"][part]
-            for name in names:
-                del fields[name]
-        del content["trial"]["train"]["schedule"]["warmup_steps"]
-
-    rewritten(tmp_path / "epoch-000003-attempt-001.safetensors", older)
-    predictor(trial(), tmp_path, 0)
-    assert [r.metrics for r in train(trial(), checkpoints=tmp_path)] == [r.metrics for r in whole[2:]]
 
 
 def test_the_newest_is_that_of_the_last_attempt_then_epoch_then_step() -> None:

@@ -23,10 +23,10 @@ from ablate.core.trainable import Member
 from ablate.core.trial import Report, TrialConfig, TrialKey
 from ablate.engine.tasks import Data, load_task
 from ablate.engine.training import FamilySettings, train
-from ablate.engine.training.common import Common, Trained
 from ablate.engine.training.evaluate import Means
 from ablate.engine.training.graph import COMPILE_FROM, DRAWING_FROM, GraphedStep, training_step
 from ablate.engine.training.pack import TrialPack
+from ablate.engine.training.pack_state import Common, Trained
 from ablate.engine.training.samples import Samples
 from ablate.execution.executor import Crowded
 from ablate.execution.pack_run import Assignment, PackRun
@@ -247,7 +247,7 @@ def test_a_replayed_step_is_the_ordinary_one(precision: str, name: str, caplog: 
     for kind in ("ordinary", "replayed"):
         common, one, samples = prepared(trial(model=model, precision=precision))
         group, values = common.group, []
-        step = group.step if kind == "ordinary" else training_step(group, "digits", steps=steps)
+        step = group.step if kind == "ordinary" else training_step(group, steps=steps)
         assert isinstance(step, GraphedStep) == (kind == "replayed")
         group.module.train()
         group.key_dropout([0, 0])

@@ -15,7 +15,7 @@ from ablate.core.trial import TrialKey
 from ablate.engine.models.settings import ModelConfig
 from ablate.engine.tasks import load_task
 from ablate.engine.training import train
-from ablate.engine.training.effect import RULES, effective, idle
+from ablate.engine.training.effect import effective, idle
 from ablate.engine.training.family import family
 from ablate.engine.training.settings import TrainConfig
 from ablate.ledger import Ledger
@@ -122,14 +122,6 @@ def test_positions_of_a_set_have_no_effect() -> None:
     a, b = configuration(CONTEXTS[0]), configuration(CONTEXTS[0], **{"model.position": "none"})
     assert effective(*a, "set") == effective(*b, "set")
     assert effective(*a, "token") != effective(*b, "token")
-
-
-def test_an_own_builder_may_use_every_setting_of_the_model() -> None:
-    model = ModelConfig(builder="mine:build", mlp=8, mlp_ratio=2.0)
-    assert {rule.setting for rule in idle(model, TrainConfig(), "set")} <= {
-        rule.setting for rule in RULES if rule.setting.startswith("training.")
-    }
-    assert effective(model, TrainConfig(), "sample")[0] == model
 
 
 IDLE = TINY.replace("mlp: {choices: [none, 8, 16]}", "mlp: {choices: [none, 8, 16]}, mlp_ratio: {choices: [1, 2]}")

@@ -82,10 +82,9 @@ def test_a_replayed_step_is_the_ordinary_one(name: str, optimizer: str) -> None:
     ordinary, group = new_group(MODELS[name], trains), new_group(MODELS[name], trains)
     recorder = FakeGraphs()
     step = GraphedStep(group, record=recorder)
-    for number, (x, targets) in enumerate(batches(STEPS), start=1):
+    for x, targets in batches(STEPS):
         wanted, got = ordinary.step(x, targets), step(x, targets)
         assert all(torch.equal(a, b) for a, b in zip(wanted, got, strict=True))
-        assert group.steps == ordinary.steps == number
     assert torch.equal(group.state.weights, ordinary.state.weights)
     assert torch.equal(group.learning_rates(), ordinary.learning_rates())
     assert (recorder.recorded, recorder.replayed) == (1, STEPS - WARM_UP + 1)  # one to compare
@@ -265,7 +264,7 @@ def test_compiled_blocks_have_the_numbers_of_ordinary_ones(
 ) -> None:
     """torch traces three functions, each whole: a block of any depth in training, one in evaluation, and the update."""
     if layers_of == "gpu":
-        monkeypatch.setattr(layers, "_affine", layers._affine_on_gpu)
+        monkeypatch.setattr(layers, "product", layers._product_on_gpu)
         monkeypatch.setattr(layers, "norm_by_replicate", layers.norm_at_once)
     ordinary, group = new_group(BLOCKS[name]), new_group(BLOCKS[name])
     recorder = FakeGraphs()
@@ -379,14 +378,14 @@ def test_a_comparison_without_memory_for_it_ends_in_ordinary_steps(
 
 def test_on_a_cpu_the_step_is_the_ordinary_one() -> None:
     group = new_group()
-    assert training_step(group, "mnist", steps=10**6) == group.step
+    assert training_step(group, steps=10**6) == group.step
 
 
 def test_a_pack_has_the_same_numbers_with_recorded_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trials end at other epochs and others join, so rows, generators and settings change on the way."""
     recorders: list[FakeGraphs] = []
 
-    def replayed(group: ReplicaGroup, task: str, *, steps: int) -> GraphedStep:
+    def replayed(group: ReplicaGroup, *, steps: int) -> GraphedStep:
         recorders.append(FakeGraphs())
         return GraphedStep(group, record=recorders[-1])
 
@@ -419,10 +418,10 @@ def on_gpu_0(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return made
 
 
-def asked(model: ModelConfig, device: str = "cuda", task: str = "mnist", steps: int = 10) -> None:
+def asked(model: ModelConfig, device: str = "cuda", steps: int = 10) -> None:
     group = new_group(model)
     group.device = torch.device(device)
-    training_step(group, task, steps=steps)
+    training_step(group, steps=steps)
 
 
 def test_only_long_trials_are_compiled(on_gpu_0: list[bool]) -> None:
@@ -433,7 +432,6 @@ def test_only_long_trials_are_compiled(on_gpu_0: list[bool]) -> None:
 
 def test_what_is_replayed(on_gpu_0: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
     asked(PLAIN, "cuda:1")
-    asked(PLAIN, task="a user's own")
     monkeypatch.setattr(torch, "__version__", torch.torch_version.TorchVersion("2.11.0+cu130"))
     asked(MODEL)  # draws
     assert not on_gpu_0

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 
-import ablate
 from ablate.base.errors import CheckpointDownError, CheckpointError, DataError, PausedError, RequestError
 from ablate.base.files import Place
 from ablate.core.config import TaskConfig
@@ -19,7 +18,7 @@ from ablate.core.trainable import Member
 from ablate.core.trial import Report, TrialConfig
 from ablate.engine.models.settings import ModelConfig
 from ablate.engine.tasks import Data, load_task
-from ablate.engine.training import checkpoint, common, train
+from ablate.engine.training import checkpoint, pack_state, train
 from ablate.engine.training.group_key import group_key
 from ablate.engine.training.pack import TrialPack
 from ablate.engine.training.progress import Cadence, never
@@ -28,7 +27,7 @@ from ablate.engine.training.settings import Schedule, TrainConfig
 from ablate.engine.training.transformer import Transformer
 from support.entries import entry
 from support.paused import EVERY_STEP, Asked, said, weights
-from support.small_training import SHAPE, USER_MODEL, stripes, trial
+from support.small_training import SHAPE, stripes, trial
 from support.text_cases import PAIR_SHAPE, TEXT_SHAPE, Texts
 from support.text_cases import texts as padded_texts
 from support.text_cases import trial as text_trial
@@ -59,14 +58,6 @@ def windows() -> Data:
         train_inputs=inputs, train_targets=targets, test_inputs=inputs, test_targets=targets, ids=True, window=7
     )
 
-
-def spread(scores: torch.Tensor, targets: torch.Tensor) -> float:
-    """Return a metric over a whole split."""
-    return float((scores - targets).abs().max())
-
-
-NOISE = torch.randn(150, 5, generator=torch.Generator().manual_seed(0))
-ARRAYS = ablate.Task((NOISE, NOISE.sum(1)), metrics={"spread": spread})
 
 SMALL = {"batch_size": 32, "learning_rate": 1e-2, "label_smoothing": 0.05}
 BASE = trial(model=ModelConfig(width=8, depth=1, mlp=8, dropout=0.2), train=TrainConfig.model_validate(SMALL))
@@ -99,9 +90,6 @@ CASES: dict[str, list[TrialConfig]] = {
             with_training(BASE, label_smoothing=0.0),
             task=entry(task="digits", patch=(2, 4), train_limit=150, share=0.3),
         )
-    ),
-    "arrays, whose targets are numbers": family_of(
-        replace(BASE, task=entry(task=f"{__name__}:ARRAYS")), label_smoothing=0.0
     ),
     "windows of a text": family_of(replace(BASE, task=entry(task=f"{__name__}:build_windows")), **NO_SMOOTHING),
     "padded texts": family_of(replace(BASE, task=entry(task=f"{__name__}:build_padded")), **NO_SMOOTHING),
@@ -228,13 +216,13 @@ def test_trials_join_leave_and_diverge_and_the_others_do_not_notice(tmp_path: Pa
 
 
 def test_a_seed_that_diverges_is_frozen_as_it_is_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn = common.initial_weights
+    drawn = pack_state.initial_weights
 
     def poisoned(config: TrialConfig, shape: Any, *, replicate: int) -> dict[str, torch.Tensor]:
         weights = drawn(config, shape, replicate=replicate)
         return {name: w * torch.nan if config.seeds[replicate] == 6 else w for name, w in weights.items()}
 
-    monkeypatch.setattr(common, "initial_weights", poisoned)
+    monkeypatch.setattr(pack_state, "initial_weights", poisoned)
     alone = Alone(tmp_path / "alone")
     check(packed(DROPPED, tmp_path), DROPPED, tmp_path, alone)
     assert alone(DROPPED[2])[0][-1][2] == (False, True, False)
@@ -457,7 +445,6 @@ def test_what_trains_alone() -> None:
     streamed = replace(DIGITS, task=entry(task="tiny_imagenet"))
     for config, shape in (
         (replace(DIGITS, evaluates=1), SHAPE),
-        (with_model(DIGITS, USER_MODEL), SHAPE),
         (streamed, SHAPE),
         (text_trial("build_pairs"), PAIR_SHAPE),
     ):

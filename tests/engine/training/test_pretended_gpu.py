@@ -1,6 +1,6 @@
 """Training on a pretended GPU (`support.pretended_gpu`), where a mix of devices raises, and a wait inside a step.
 
-These tests run what `test_cuda` checks on a real GPU, networks and data of a user's own, texts, and a study through the
+These tests run what `test_cuda` checks on a real GPU, texts, and a study through the
 command. What only a real GPU shows is left to `pytest -m cuda`.
 """
 
@@ -27,10 +27,8 @@ from ablate.engine.training import train
 from ablate.engine.training.graph import record_graph
 from support import small_training, text_cases
 from support.commands import LOCAL, TINY, run, write_study
-from support.own_networks import NETWORKS
 from support.pretended_gpu import GPU, GpuTensor, pretended_gpu
-from tests.engine.tasks import test_arrays
-from tests.engine.training import test_cuda, test_own_networks
+from tests.engine.training import test_cuda
 from tests.engine.training.test_cuda import close, losses
 
 ROUNDED = 1e-5  # float32: a GPU takes another form of layer normalisation
@@ -217,25 +215,12 @@ def test_a_step_that_asks_for_a_number_is_found(monkeypatch: pytest.MonkeyPatch)
         test_cuda.test_a_step_waits_for_nothing("minimum", "float32")
 
 
-@pytest.mark.parametrize("name", NETWORKS)
-def test_a_network_of_a_users_own_trains_as_on_the_cpu(name: str) -> None:
-    config = test_own_networks.config_of(name)
-    wanted = losses(list(train(config)))
-    with pretended_gpu():
-        close(losses(list(train(config, device="cuda"))), wanted, ROUNDED)
-
-
 def has_the_metrics_of_the_cpu(config: TrialConfig) -> None:
     wanted = [metrics for report in train(config) for metrics in report.metrics]
     with pretended_gpu():
         found = [metrics for report in train(config, device="cuda") for metrics in report.metrics]
     for one, other in zip(found, wanted, strict=True):
         assert one == pytest.approx(other, abs=ROUNDED)
-
-
-@pytest.mark.parametrize("name", test_arrays.TASKS)
-def test_arrays_losses_and_metrics_of_a_users_own_are_those_of_the_cpu(name: str) -> None:
-    has_the_metrics_of_the_cpu(test_arrays.config_of(name, stage="confirm"))
 
 
 @pytest.mark.parametrize("build", ["build_pairs", "build_texts"])

@@ -114,18 +114,6 @@ def test_losses_are_those_of_separate_torch_optim_runs(
     assert group.alive.all()
 
 
-def test_a_module_without_the_row_mark_runs_through_vmap_with_the_same_losses() -> None:
-    config, trains, data = model(), four(), batches(4, torch.float64)
-    _, native = train_rows(config, trains, seeds=(0, 1, 2, 3), data=data)
-    module = build(config, SHAPE)
-    module.row_native = False  # type: ignore[assignment]
-    schedules = [multipliers(t.schedule, epochs=1, steps_per_epoch=STEPS) for t in trains]
-    start = [weights(config, seed) for seed in range(4)]
-    group = ReplicaGroup(module, start, trains, schedules, loss=Classification().loss)
-    mapped = torch.stack([group.step(x, y)[1] for x, y in data])
-    torch.testing.assert_close(mapped, native, rtol=0, atol=PLAIN_LOOP)
-
-
 @pytest.mark.parametrize("optimizer", ["adamw", "adam", "sgd"])
 @pytest.mark.parametrize("slots", [(2,), (2, 0), (11, 1, 2), tuple(reversed(range(16)))], ids=str)
 def test_a_replica_is_bitwise_the_same_in_any_company(slots: tuple[int, ...], optimizer: str) -> None:
@@ -167,29 +155,3 @@ def test_a_poisoned_row_never_steps() -> None:
         group.step(x, y)
     assert group.state.step[:, 0].tolist() == [0, 3]
     assert torch.equal(group.tensors()["weights.embedding.weight"][0], start[0]["embedding.weight"])
-
-
-def test_unused_and_constant_parameters_are_carried_along() -> None:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.used = nn.Linear(SHAPE.features, SHAPE.outputs)
-            self.unused = nn.Parameter(torch.ones(3))
-            self.constant = nn.Parameter(torch.ones(SHAPE.outputs), requires_grad=False)
-
-        def forward(self, x: Tensor) -> Tensor:
-            scores: Tensor = self.used(x.mean(-2)) * self.constant
-            return scores
-
-    nets = [Net(), Net()]
-    start = [{name: p.detach().clone() for name, p in net.named_parameters()} for net in nets]
-    start[1]["constant"] = torch.zeros(SHAPE.outputs)
-    trains = [TrainConfig(precision="float64", weight_decay=0.0)] * 2
-    schedules = [multipliers(trains[0].schedule, epochs=1, steps_per_epoch=STEPS)] * 2
-    group = ReplicaGroup(nets[0], start, trains, schedules, loss=Classification().loss)
-    x, y = batches(2, torch.float64)[0]
-    _, losses = group.step(x, y)
-    assert losses[1].item() == pytest.approx(torch.log(torch.tensor(4.0)).item())
-    assert torch.equal(group.tensors()["weights.unused"], torch.ones(2, 3, dtype=torch.float64))
-    assert not torch.equal(group.tensors()["weights.used.weight"][0].float(), start[0]["used.weight"])
-    assert "weights.constant" not in group.tensors()

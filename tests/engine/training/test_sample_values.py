@@ -95,16 +95,6 @@ def test_the_mean_over_samples_is_the_mean_over_targets(pad: int | None) -> None
         assert found == pytest.approx(values["loss"].mean(-1).numpy(), rel=1e-6)
 
 
-@pytest.mark.parametrize("other", [1.0, float("nan")])
-def test_a_loss_that_is_a_mean_over_its_batch_says_nothing_of_a_sample(other: float) -> None:
-    """Nor does it where another replicate has diverged."""
-    each = SampleMeans(None)
-    for loss in (0.5, 0.7):
-        losses = torch.tensor([[loss], [other]]).expand(2, 4)
-        each.add({"loss": losses, "accuracy": torch.ones(2, 4)}, torch.zeros(2, 4, dtype=torch.long))
-    assert list(each.values()) == ["accuracy"]
-
-
 @pytest.mark.parametrize(
     ("attempts", "asked", "read"), [((1,), 1, 1), ((1, 3), 2, 1), ((1, 2), 2, 2), ((2,), 1, None), ((), 1, None)]
 )

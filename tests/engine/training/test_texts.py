@@ -13,17 +13,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ablate.base.errors import RequestError, TrialError
-from ablate.core.config import TaskConfig
+from ablate.base.errors import TrialError
 from ablate.core.trial import TrialConfig
 from ablate.engine.models import build, initial_parameters
 from ablate.engine.models.settings import InputShape, ModelConfig
 from ablate.engine.tasks import Data
-from ablate.engine.training import ReplicaGroup, common, multipliers, predictor, train
+from ablate.engine.training import ReplicaGroup, multipliers, pack_state, predictor, train
 from ablate.engine.training.family import family
 from ablate.engine.training.settings import TrainConfig
 from support import text_cases
-from support.entries import entry
 from support.text_cases import (
     END,
     LONGEST,
@@ -152,8 +150,6 @@ def test_dropout_draws_anew_in_every_epoch(monkeypatch: pytest.MonkeyPatch) -> N
 class Writer(nn.Module):
     """Scores that depend on nothing but a bias, and writing that a replicate's first weight decides."""
 
-    row_native = True
-
     def __init__(self, config: ModelConfig, shape: InputShape) -> None:
         super().__init__()
         self.bias = nn.Parameter(torch.zeros(shape.outputs))
@@ -173,16 +169,13 @@ class Writer(nn.Module):
         return torch.cat([right[:1], torch.full_like(right[1:], END)])
 
 
-class Blind(Writer):
-    greedy = None  # type: ignore[assignment]
-
-
-WRITER, BLIND = (ModelConfig(builder=f"{__name__}:{name}") for name in ("Writer", "Blind"))
-
-
 @pytest.mark.parametrize("shipped", [True, False])
-def test_what_replicates_write_is_judged_in_validation_and_at_the_end_of_a_confirmation(shipped: bool) -> None:
-    config = trial("build_pairs", model=WRITER, stage="confirm")
+def test_what_replicates_write_is_judged_in_validation_and_at_the_end_of_a_confirmation(
+    shipped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ablate.engine.training.modules.build", Writer)
+    monkeypatch.setattr(pack_state, "initial_weights", lambda *_, **__: {"bias": torch.zeros(VOCABULARY)})
+    config = trial("build_pairs", stage="confirm")
     config = replace(config, task=config.task.model_copy(update={"share": 0.5}))
     first, last = train(config, data=translation(shipped=shipped))
     size = 12.0 if shipped else 4.0
@@ -202,35 +195,17 @@ def test_a_small_translator_learns_to_write() -> None:
 
 
 def test_a_diverged_replicate_writes_nan_and_leaves_the_other_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn = common.initial_weights
+    drawn = pack_state.initial_weights
 
     def poisoned(config: TrialConfig, shape: InputShape, *, replicate: int) -> dict[str, Tensor]:
         weights = drawn(config, shape, replicate=replicate)
         return {name: w * torch.nan if replicate == 1 else w for name, w in weights.items()}
 
     healthy = list(train(trial("build_pairs", seeds=(3,))))
-    monkeypatch.setattr(common, "initial_weights", poisoned)
+    monkeypatch.setattr(pack_state, "initial_weights", poisoned)
     reports = list(train(trial("build_pairs")))
     assert [r.metrics[0] for r in reports] == [r.metrics[0] for r in healthy]
     assert all(math.isnan(r.metrics[1]["val_exact"]) for r in reports)
-
-
-def test_a_model_that_cannot_write_is_refused_before_anything_is_trained() -> None:
-    message = rf"model.builder='{__name__}:Blind' made Blind, which cannot write: task .*greedy\(source, start="
-    with pytest.raises(RequestError, match=message):
-        next(train(trial("build_pairs", model=BLIND)))
-
-
-def test_a_task_that_judges_writing_needs_ids_to_begin_and_end_with() -> None:
-    task = entry(task=f"{__name__}:build_endless")
-    with pytest.raises(
-        RequestError, match=r"build_endless' has corpus_metrics, but its data have start=1 and end=None"
-    ):
-        next(train(trial("build_pairs", task=task)))
-
-
-def build_endless(config: TaskConfig) -> Judged:
-    return Judged(PAIR_SHAPE, replace(translation(), end=None))
 
 
 def test_a_judge_must_have_a_verdict_for_every_replicate(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,30 +215,6 @@ def test_a_judge_must_have_a_verdict_for_every_replicate(monkeypatch: pytest.Mon
     monkeypatch.setattr(text_cases.Judged, "corpus_metrics", short)
     with pytest.raises(TrialError, match="corpus_metrics gave 1 values of exact for 2 replicates"):
         next(train(trial("build_pairs")))
-
-
-class Outsider(nn.Module):
-    """A translator of a user's own, without a row mark: it goes through vmap."""
-
-    def __init__(self, config: ModelConfig, shape: InputShape) -> None:
-        super().__init__()
-        self.source = nn.Parameter(torch.randn(shape.source_features, shape.outputs))
-        self.target = nn.Parameter(torch.randn(shape.features, shape.outputs))
-
-    def forward(self, x: tuple[Tensor, Tensor]) -> Tensor:
-        source, target = x
-        return F.embedding(source, self.source).mean(-2, keepdim=True) + F.embedding(target, self.target)
-
-
-def test_a_module_of_ones_own_reads_pairs_through_vmap() -> None:
-    task = entry(task=f"{__name__}:build_unjudged")
-    model = ModelConfig(builder=f"{__name__}:Outsider")
-    reports = list(train(trial("build_pairs", task=task, model=model, train=TrainConfig(epochs=4, learning_rate=0.1))))
-    assert reports[-1].metrics[0]["val_loss"] < reports[0].metrics[0]["val_loss"]
-
-
-def build_unjudged(config: TaskConfig) -> Texts:
-    return Texts(PAIR_SHAPE, translation())
 
 
 def test_the_schedule_is_laid_out_over_the_steps_that_count() -> None:

@@ -15,9 +15,9 @@ from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 
 from ablate.core.config import DatasetFacts
 from ablate.core.trial import TrialConfig, TrialState
-from ablate.engine.models.closed_form import NetworkSize
 from ablate.engine.models.settings import InputShape, ModelConfig
-from ablate.engine.training.family import family
+from ablate.engine.models.size import NetworkSize
+from ablate.engine.training.family import FamilySettings, family
 from ablate.study import Study, parse_study
 from ablate.tuning.sampling import front_sampler
 from ablate.tuning.sampling.candidates import Candidates, _at
@@ -424,17 +424,17 @@ def test_regions_where_trials_diverge_are_left(tmp_path: Path) -> None:
     assert np.mean(gone[12:]) < 0.34
 
 
-def test_networks_that_must_be_built_are_counted_a_few_for_each_suggestion() -> None:
-    """A builder of one's own has no closed form: at most 16 networks of each kind of candidate are built."""
+def test_networks_that_must_be_built_are_counted_a_few_for_each_suggestion(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function's `size` may build networks: at most 16 of each kind of candidate are built."""
     measured: list[int] = []
 
     def count(model: ModelConfig, shape: InputShape) -> NetworkSize:
         measured.append(model.width)
         return size_of(model, shape)
 
-    widths = {"width": {"int": [1, 100_000]}, "builder": "transformer", "position": "none"}
-    for model, most in ((widths, 16), ({k: v for k, v in widths.items() if k != "builder"}, 1000)):
-        study = front_study(model=model, objectives=BOUNDED)
+    study = front_study(model={"width": {"int": [1, 100_000]}, "position": "none"}, objectives=BOUNDED)
+    for at_once, most in ((False, 16), (True, 1000)):
+        monkeypatch.setattr(FamilySettings, "counted_at_once", at_once)
         suggester = Suggester(study=study, dataset="digits", measure=measure_by(count), facts=lambda: SHAPE)
         tell(suggester, study, 8)
         measured.clear()

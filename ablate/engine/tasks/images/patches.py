@@ -51,7 +51,6 @@ def input_shape(images: ImageSet, patch: tuple[int, int]) -> InputShape:
         train_samples=images.train_samples,
         test_samples=images.test_samples,
         ships_validation=images.ships_validation,
-        sample=(images.channels, images.height, images.width),
         patch=patch,
     )
 
@@ -65,6 +64,13 @@ def cut(images: Tensor, patch: tuple[int, int]) -> Tensor:
     high, wide = patch
     grid = images.reshape(n, height // high, high, width // wide, wide, channels)
     return grid.permute(0, 1, 3, 2, 4, 5).reshape(n, -1, high * wide * channels)
+
+
+def join(patches: Tensor, patch: tuple[int, int], size: tuple[int, int]) -> Tensor:
+    """Return the images [n, H, W, C] of `size` (H, W) from `patches` [n, T, F]: the inverse of `cut`."""
+    (high, wide), (height, width) = patch, size
+    grid = patches.reshape(patches.shape[0], height // high, width // wide, high, wide, -1)
+    return grid.permute(0, 1, 3, 2, 4, 5).reshape(patches.shape[0], height, width, -1)
 
 
 def patch_data(

@@ -16,16 +16,16 @@ from torch import Tensor, nn
 from ablate.core.trial import TrialConfig
 from ablate.engine.models.settings import InputShape, ModelConfig
 from ablate.engine.tasks import Data
-from ablate.engine.training import common, predictor, train
+from ablate.engine.training import pack_state, predictor, train
 from ablate.engine.training.family import family
 from ablate.engine.training.order import epoch_order
 from ablate.engine.training.settings import TrainConfig
 from ablate.engine.training.splits import split
 from support.entries import entry
 from support.small_training import (
+    DROPPED,
     SAMPLES,
     TEST_SAMPLES,
-    USER_MODEL,
     numbers,
     stripes,
     trial,
@@ -34,7 +34,7 @@ from support.trials import with_training
 
 
 @pytest.mark.services
-@pytest.mark.parametrize("model", [family(trial()).model, USER_MODEL], ids=["transformer", "user module with dropout"])
+@pytest.mark.parametrize("model", [family(trial()).model, DROPPED], ids=["plain", "dropout"])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_a_trial_stopped_after_any_epoch_goes_on_bit_for_bit(
     tmp_path: Path, model: ModelConfig, precision: str
@@ -110,7 +110,7 @@ def accuracy(config: TrialConfig, folder: Path, replicate: int) -> tuple[float, 
     return loss.item(), (scores.argmax(-1) == data.test_targets).double().mean().item()
 
 
-@pytest.mark.parametrize("model", [family(trial()).model, USER_MODEL], ids=["transformer", "user module"])
+@pytest.mark.parametrize("model", [family(trial()).model, DROPPED], ids=["plain", "dropout"])
 def test_the_last_report_of_a_confirmation_is_what_the_saved_module_scores(tmp_path: Path, model: ModelConfig) -> None:
     config = trial(stage="confirm", model=model)
     reports = list(train(config, checkpoints=tmp_path))
@@ -167,14 +167,14 @@ def test_fewer_samples_than_a_batch_make_one_small_batch() -> None:
 
 
 def test_a_diverged_replicate_is_reported_and_leaves_the_other_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn = common.initial_weights
+    drawn = pack_state.initial_weights
 
     def poisoned(config: TrialConfig, shape: InputShape, *, replicate: int) -> dict[str, Tensor]:
         weights = drawn(config, shape, replicate=replicate)
         return {name: w * torch.nan if replicate == 1 else w for name, w in weights.items()}
 
     healthy = list(train(trial(seeds=(3,))))
-    monkeypatch.setattr(common, "initial_weights", poisoned)
+    monkeypatch.setattr(pack_state, "initial_weights", poisoned)
     reports = list(train(trial()))
     assert [r.diverged for r in reports] == [(False, True)] * 4
     assert [r.metrics[0] for r in reports] == [r.metrics[0] for r in healthy]
@@ -200,7 +200,7 @@ def test_bfloat16_stays_near_float32_and_keeps_wide_weights(tmp_path: Path) -> N
 
 def test_global_state_is_left_alone() -> None:
     state, threads = torch.get_rng_state(), torch.get_num_threads()
-    list(train(trial(model=USER_MODEL)))
+    list(train(trial(model=DROPPED)))
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.get_num_threads() == threads
 

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from ablate.engine.models.keyed import count_parameters
-from ablate.engine.models.parts.outputs import differing_shapes, keeps_shape
-from ablate.engine.models.parts.paths import find, has_forward, place
-from ablate.engine.models.parts.replacing import FREEZE, IDENTITY, REMOVE, SHARE, ZERO, replace_parts
-from ablate.engine.models.parts.tracing import Trace
+from ablate.functions.networks.keyed import count_parameters
+from ablate.functions.networks.outputs import differing_shapes, keeps_shape
+from ablate.functions.networks.paths import find, has_forward, place
+from ablate.functions.networks.replacing import FREEZE, IDENTITY, REMOVE, SHARE, ZERO, replace_parts
+from ablate.functions.networks.tracing import Trace
 
 READY = 12  # parts in the section, at most
 NORMS = re.compile(r"norm", re.IGNORECASE)

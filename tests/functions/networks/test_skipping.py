@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ablate.base.errors import TrialError
-from ablate.engine.models.parts.replacing import replace_parts
-from ablate.engine.models.parts.watching import check_parts
+from ablate.functions.networks.replacing import replace_parts
+from ablate.functions.networks.watching import check_parts
 from support.part_networks import Bert, ClosureGPT, SimpleViT
 
 IDS = torch.arange(10).reshape(2, 5)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torchvision.models import resnet18
 
-from ablate.engine.models.keyed import build_keyed, count_parameters
+from ablate.functions.networks.keyed import build_keyed, count_parameters
 
 
 def key(path: str) -> int:

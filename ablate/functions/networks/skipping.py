@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from ablate.base.errors import TrialError
-from ablate.engine.models.parts.outputs import VALUES, Leaf, known_shape, learnt_form, mapped, tensors_in
-from ablate.engine.models.parts.watching import Replacements
+from ablate.functions.networks.outputs import VALUES, Leaf, known_shape, learnt_form, mapped, tensors_in
+from ablate.functions.networks.watching import Replacements
 
 FORMS = 256  # remembered for each part, one for each shape of its inputs
 PLAIN = (bool, int, float, str, type(None), tuple, torch.dtype)  # attributes that a network may read beside the call

@@ -10,15 +10,14 @@ from torch import nn
 
 from ablate.base.errors import TrialError, did_you_mean
 from ablate.core.registry import Registry
-from ablate.engine.models.parts.outputs import differing_shapes, is_shape_known
-from ablate.engine.models.parts.paths import find, has_forward, module_paths, place, shown
-from ablate.engine.models.parts.skipping import Skip
-from ablate.engine.models.parts.watching import Replacements
+from ablate.functions.networks.outputs import differing_shapes, is_shape_known
+from ablate.functions.networks.paths import find, has_forward, module_paths, place, shown
+from ablate.functions.networks.skipping import Skip
+from ablate.functions.networks.watching import Replacements
 
 PARTS = Registry("part", {})
 SHARE, REMOVE, FREEZE, IDENTITY, ZERO = "share", "remove", "freeze", "identity", "zero"
 KNOWN = f"identity, zero, freeze, remove, {{{SHARE}: PATH}} or an import path 'mypkg.module:Other'"
-RECORD = "_ablate_replacements"  # the attribute of a network that holds its Replacements
 
 
 def replace_parts(
@@ -34,7 +33,6 @@ def replace_parts(
     possible there.
     """
     record = Replacements(network)
-    vars(network)[RECORD] = record
     actions = _actions(network, replacements)
     modules = dict(network.named_modules(remove_duplicate=False))
     places = {path: place(network, path) for path in actions}  # before anything moves
@@ -57,12 +55,6 @@ def replace_parts(
         _leave_fast_paths(network)
     _watch(network, modules, placed, actions, record)
     return record
-
-
-def replacements_of(network: nn.Module) -> list[Replacements]:
-    """Return the record of what was replaced in a network, alone in a list, or nothing."""
-    found = vars(network).get(RECORD)
-    return [] if found is None else [found]
 
 
 def _actions(network: nn.Module, replacements: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from ablate.core.trainable import Member
 from ablate.core.trial import Report, TrialConfig
 from ablate.engine.tasks import Data, load_task
 from ablate.engine.training import checkpoint
-from ablate.engine.training.common import Common
 from ablate.engine.training.pack import TrialPack
+from ablate.engine.training.pack_state import Common
 from ablate.engine.training.progress import CADENCE, Cadence, final_report, never
 
 

@@ -16,8 +16,6 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from ablate.base.errors import TrialError
-from ablate.engine.models.embedding import Lookup
-from ablate.engine.models.layers import Projection
 
 LIKE_INPUT = {f"torch.nn.modules.{name}" for name in ("activation", "batchnorm", "dropout", "instancenorm")}
 LIKE_INPUT |= {"torch.nn.modules.normalization", "torch.nn.modules.channelshuffle"}
@@ -54,19 +52,16 @@ def known_shape(part: nn.Module, x: Tensor) -> torch.Size | None:
         return torch.Size((*x.shape[:-1], part.out_features))  # type: ignore[arg-type]
     if kind is nn.Embedding:
         return torch.Size((*x.shape, part.embedding_dim))  # type: ignore[arg-type]
-    if kind in (Lookup, Projection):
-        weight: Tensor = part.weight  # type: ignore[assignment]
-        return torch.Size((*(x.shape if kind is Lookup else x.shape[:-1]), weight.shape[-1]))
     return None
 
 
 def differing_shapes(part: nn.Module) -> tuple[str, str] | None:
     """Return the shapes of input and output where the settings of a common layer say that they differ, or None."""
-    if isinstance(part, nn.Embedding | nn.EmbeddingBag | Lookup):
+    if isinstance(part, nn.Embedding | nn.EmbeddingBag):
         width = part.weight.shape[-1]
         return "[...]", f"[..., {width}]"
-    if isinstance(part, nn.Linear | Projection):
-        inputs, outputs = part.weight.shape if isinstance(part, Projection) else reversed(part.weight.shape)
+    if isinstance(part, nn.Linear):
+        outputs, inputs = part.weight.shape
         return None if inputs == outputs else (f"[..., {inputs}]", f"[..., {outputs}]")
     if isinstance(part, CONVOLUTIONS):
         return _of_convolution(part)
@@ -78,9 +73,7 @@ def differing_shapes(part: nn.Module) -> tuple[str, str] | None:
 
 def is_shape_known(part: nn.Module) -> bool:
     """Return whether `differing_shapes` knows the answer without a call."""
-    return keeps_shape(part) or isinstance(
-        part, (nn.Linear, Projection, nn.RNNBase, nn.MultiheadAttention, *CONVOLUTIONS)
-    )
+    return keeps_shape(part) or isinstance(part, (nn.Linear, nn.RNNBase, nn.MultiheadAttention, *CONVOLUTIONS))
 
 
 def _of_convolution(part: Any) -> tuple[str, str] | None:

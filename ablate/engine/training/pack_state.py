@@ -16,11 +16,11 @@ from ablate.engine.models.settings import InputShape
 from ablate.engine.tasks import Data, Task, load_task
 from ablate.engine.tasks.base import Decoded
 from ablate.engine.training.checkpoint import keep_samples
-from ablate.engine.training.corpus import check_decoding, corpus_metrics
-from ablate.engine.training.evaluate import BATCH, GPU_BATCH, GPU_TOKENS, Evaluated, Means, SampleMeans, evaluate
+from ablate.engine.training.corpus import corpus_metrics
+from ablate.engine.training.evaluate import BATCH, GPU_BATCH, GPU_TOKENS, Means, SampleMeans, evaluate
 from ablate.engine.training.family import family
 from ablate.engine.training.made_up import metric_names
-from ablate.engine.training.modules import initial_weights, plain_module, stackable
+from ablate.engine.training.modules import initial_weights, plain_module
 from ablate.engine.training.optim import RowSettings
 from ablate.engine.training.order import steps_per_epoch
 from ablate.engine.training.progress import TrainingProgress
@@ -51,7 +51,6 @@ class Trained:
     begun: Means | None = None
     saved_at: float = 0.0
     fault: Exception | None = None
-    undefined: list[str] = field(default_factory=list)  # of its last evaluation: `Evaluated.undefined`
 
     @property
     def training(self) -> TrainConfig:
@@ -112,9 +111,7 @@ class Common:
             loss=task.loss,
             pad=data.pad,
             device=device,
-            stacked=stackable(module, shape),
         )
-        check_decoding(task, data, group, config)
         return Common(task=task, data=data, shape=shape, group=group, parts=parts, judged=judged)
 
     def prepared(self, member: Member) -> Trained:
@@ -150,8 +147,8 @@ class Common:
             trial.replicas.state = self.group.state.part(trial.start, start)
         self.lined = trials
 
-    def validated(self, trials: Sequence[Trained], between: Between) -> Evaluated:
-        """Evaluate the rows of `trials`, in this order, on their validation samples."""
+    def validated(self, trials: Sequence[Trained], between: Between) -> dict[str, Tensor]:
+        """Return loss and metrics by name of the rows of `trials`, in this order, on their validation samples."""
         index = torch.cat([trial.parts.validation.index for trial in trials])
         samples = replace(trials[0].parts.validation, index=index)
         return self._evaluated(trials[0], samples, [row for trial in trials for row in trial.rows], between)
@@ -167,9 +164,8 @@ class Common:
             self.test = test_part(self.data, trial.config, device=group.device, dtype=group.dtype)
             self.test_digest = self.test.digest()
         test, each = self.test.shared(len(trial.config.seeds)), SampleMeans(group.pad)
-        evaluated = self._evaluated(trial, test, trial.rows, between, each=each)
-        found = evaluated.values(0, len(trial.config.seeds)) | self.corpus(trial, test, "test", between)
-        trial.undefined += evaluated.undefined("test")
+        found = self._evaluated(trial, test, trial.rows, between, each=each)
+        found |= self.corpus(trial, test, "test", between)
         values = {f"test_{name}": value for name, value in each.values().items()}
         if (place := trial.progress.place) is not None:
             keep_samples(place, trial.progress.attempt, SampleValues(values=values, split=self.test_digest))
@@ -193,21 +189,18 @@ class Common:
         rows: Sequence[int],
         between: Between,
         each: SampleMeans | None = None,
-    ) -> Evaluated:
+    ) -> dict[str, Tensor]:
         """Evaluate some rows; scores per token and images from disk use the batch size of training, at most BATCH."""
         large = self.shape.output == "token" or not isinstance(samples.inputs, Tensor)
         most = BATCH
         if self.group.device.type == "cuda":
             most = max(BATCH, min(GPU_BATCH, GPU_TOKENS // (len(rows) * self.shape.tokens)))
         batch = min(BATCH, trial.training.batch_size) if large else most
-        return evaluate(
-            self.group, self.task, samples, rows=rows, batch=batch, between=between, judged=self.judged, each=each
-        )
+        return evaluate(self.group, self.task, samples, rows=rows, batch=batch, between=between, each=each)
 
     def diverged(self, trial: Trained) -> Report:
         """Return the last report of a trial whose replicates have all diverged: all metrics NaN, and no checkpoint."""
-        usual = ("train_loss", "train_accuracy", "val_loss", "val_accuracy")
-        names = (*(metric_names(self.task, self.shape) or usual), "learning_rate")
+        names = (*metric_names(self.task, self.shape), "learning_rate")
         seeds = trial.config.seeds
         return Report(
             epoch=trial.progress.epoch + 1,

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ablate.engine.models.parts.outputs import mapped, tensors_in
+from ablate.functions.networks.outputs import mapped, tensors_in
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from ablate.base.errors import TrialError
-from ablate.engine.models.parts.replacing import replace_parts
-from ablate.engine.models.parts.watching import Replacements, check_parts
+from ablate.functions.networks.replacing import replace_parts
+from ablate.functions.networks.watching import Replacements, check_parts
 from support.part_networks import ClosureGPT, ClosureNet, SimpleViT
 
 X = torch.linspace(-1, 1, 16).reshape(2, 8)

@@ -12,8 +12,8 @@ from torchvision.models import resnet18
 from torchvision.models.vision_transformer import VisionTransformer
 
 from ablate.base.errors import TrialError
-from ablate.engine.models.keyed import build_keyed, count_parameters
-from ablate.engine.models.parts.replacing import replace_parts
+from ablate.functions.networks.keyed import build_keyed, count_parameters
+from ablate.functions.networks.replacing import replace_parts
 
 IMAGES = torch.linspace(0, 1, 2 * 3 * 32 * 32).reshape(2, 3, 32, 32)
 

@@ -1,1 +1,0 @@
-"""Tasks made from a user's arrays, torch Datasets or tables of columns (`ablate.Task`)."""
