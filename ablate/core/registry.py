@@ -164,11 +164,11 @@ def lazy_names(package: str, modules: Mapping[str, tuple[str, ...]]) -> Callable
 TASKS = Registry(
     "task",
     {
-        "digits": "ablate.engine.tasks.images.digits:build",
-        "mnist": "ablate.engine.tasks.images.mnist:build_mnist",
-        "fashion_mnist": "ablate.engine.tasks.images.mnist:build_fashion_mnist",
-        "cifar10": "ablate.engine.tasks.images.cifar:build_cifar10",
-        "cifar100": "ablate.engine.tasks.images.cifar:build_cifar100",
+        "digits": "ablate.engine.tasks.images.published:build_digits",
+        "mnist": "ablate.engine.tasks.images.published:build_mnist",
+        "fashion_mnist": "ablate.engine.tasks.images.published:build_fashion_mnist",
+        "cifar10": "ablate.engine.tasks.images.published:build_cifar10",
+        "cifar100": "ablate.engine.tasks.images.published:build_cifar100",
         "tiny_imagenet": "ablate.engine.tasks.images.imagenet:build_tiny_imagenet",
         "imagenet": "ablate.engine.tasks.images.imagenet:build_imagenet",
         "image_folder": "ablate.engine.tasks.images.image_folder:build",

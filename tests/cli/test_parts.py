@@ -154,14 +154,12 @@ budget: {trials: 2}
     assert found["encoder.layers.encoder_layer_*.mlp"]["output"] == [4, 5, 16]
 
 
-def test_the_parts_of_a_built_in_network(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    text = "study: built\ndatasets: {digits: {patch: 4}}\nmodel: {width: 8, depth: 2, mlp: 6, position: learned}\n"
-    (folder / "study.yaml").write_text(text)
-    found = listed(capfd, "study.yaml")
-    assert list(found["section"]) == ["attention", "attention_norm", "mlp", "mlp_norm", "position"]
-    parts = {part["path"]: part for part in found["parts"]}
-    assert parts["blocks.*.mlp"]["params"] == 2 * 8 * 6 + 6 + 8
-    assert parts["blocks"]["note"] == "never called: name a part inside it"
+def test_the_parts_of_a_built_in_network_are_settings(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (folder / "study.yaml").write_text("study: built\ndatasets: {digits: {patch: 4}}\nmodel: {width: 8, depth: 2}\n")
+    code, out, err = run(capfd, "parts", "study.yaml")
+    assert (code, out) == (2, "")
+    assert "the built-in networks have no parts by path: what they can do without is a setting" in err
+    assert len(err.splitlines()) == 1
 
 
 def test_a_network_that_cannot_be_called_is_listed_without_shapes(

@@ -62,6 +62,7 @@ def fetch(name: str, data_dir: Path | None = None) -> Path:
     Raises RegistryError for an unknown name, RequestError for a task that has nothing to download, DataError if the
     download fails or the folder cannot be written.
     """
+    TASKS.check(name)
     task = load_task(read_task({"task": name}))
     if not isinstance(task, Fetchable):
         raise RequestError(f"task {name} has nothing to download: its data are made, or your own")

@@ -48,7 +48,7 @@ class TestLayouts:
         task = _task()
         data = task.load(pets.parent)
         assert task.shape(pets.parent) == InputShape(
-            tokens=6, features=48, outputs=2, train_samples=12, test_samples=3, sample=(3, 8, 12), patch=(4, 4)
+            tokens=6, features=48, outputs=2, train_samples=12, test_samples=3, patch=(4, 4)
         )
         assert data.class_names == ("cat", "dog")
         assert data.test_targets.tolist() == [0, 0, 1]

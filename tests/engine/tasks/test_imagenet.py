@@ -113,19 +113,13 @@ class TestTinyImageNet:
         torch.testing.assert_close(join(tokens[0], (16, 16), (64, 64)), expected.permute(0, 2, 3, 1))
 
     def test_the_shape_without_files_is_the_published_one(self, tmp_path: Path) -> None:
-        expected = InputShape(
-            tokens=16, features=768, outputs=200, train_samples=100_000, sample=(3, 64, 64), patch=(16, 16)
-        )
+        expected = InputShape(tokens=16, features=768, outputs=200, train_samples=100_000, patch=(16, 16))
         assert _task().shape(tmp_path) == expected
-        vit = InputShape(
-            tokens=196, features=768, outputs=200, train_samples=100_000, sample=(3, 224, 224), patch=(16, 16)
-        )
+        vit = InputShape(tokens=196, features=768, outputs=200, train_samples=100_000, patch=(16, 16))
         assert _task(image_size=224).shape(tmp_path) == vit
 
     def test_a_subset_of_classes_is_counted(self, tiny: Path) -> None:
-        assert _task().shape(tiny) == InputShape(
-            tokens=16, features=768, outputs=3, train_samples=12, sample=(3, 64, 64), patch=(16, 16)
-        )
+        assert _task().shape(tiny) == InputShape(tokens=16, features=768, outputs=3, train_samples=12, patch=(16, 16))
         (tiny / "tiny-imagenet-200" / "wnids.txt").write_text(f"{WNIDS[0]}\n{WNIDS[2]}\n")
         data = _task().load(tiny)
         assert _task().shape(tiny).outputs == 2
@@ -167,14 +161,10 @@ class TestImageNet:
         assert data.train_targets.tolist() == [0, 0, 0, 1, 1, 1]
         assert data.test_targets.tolist() == [0, 1]
         assert data.class_names == WNIDS[:2]
-        assert task.shape(large) == InputShape(
-            tokens=4, features=768, outputs=2, train_samples=6, sample=(3, 32, 32), patch=(16, 16)
-        )
+        assert task.shape(large) == InputShape(tokens=4, features=768, outputs=2, train_samples=6, patch=(16, 16))
 
     def test_the_shape_without_files_is_that_of_the_papers(self, tmp_path: Path) -> None:
-        expected = InputShape(
-            tokens=196, features=768, outputs=1000, train_samples=1_281_167, sample=(3, 224, 224), patch=(16, 16)
-        )
+        expected = InputShape(tokens=196, features=768, outputs=1000, train_samples=1_281_167, patch=(16, 16))
         assert _task("imagenet").shape(tmp_path) == expected
 
     def test_absent_and_incomplete_folders_say_the_layout(self, large: Path, tmp_path: Path) -> None:

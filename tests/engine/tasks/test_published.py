@@ -21,7 +21,7 @@ import torch
 from ablate.base.errors import DataError, RegistryError, RequestError
 from ablate.engine.models.settings import InputShape
 from ablate.engine.tasks import available, fetch, load_task
-from ablate.engine.tasks.images import mnist
+from ablate.engine.tasks.images import published as mnist
 from ablate.engine.tasks.images.patches import join
 from support.entries import entry
 from support.file_server import serving
@@ -55,7 +55,6 @@ class TestRealFiles:
             outputs=10,
             train_samples=60_000,
             test_samples=10_000,
-            sample=(1, 28, 28),
             patch=(7, 7),
         )
         reader = getattr(torchvision.datasets, FOLDERS[name])
@@ -77,8 +76,8 @@ class TestRealFiles:
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A data folder with an MNIST of 12 train and 6 test images, which the task then expects."""
-    images = replace(mnist.MNIST.images, train_samples=12)
-    published = replace(mnist.MNIST, images=images, test_samples=6)
+    images = replace(mnist.MNIST.images, train_samples=12, test_samples=6)
+    published = replace(mnist.MNIST, images=images)
     monkeypatch.setattr(mnist, "build_mnist", partial(mnist.IdxTask, published=published))
     folder = tmp_path / "data"
     raw = folder / "MNIST" / "raw"
@@ -260,7 +259,6 @@ class TestCifar:
             outputs=outputs,
             train_samples=50_000,
             test_samples=10_000,
-            sample=(3, 32, 32),
             patch=(8, 8),
         )
 

@@ -122,7 +122,6 @@ class TestDigits:
             outputs=10,
             train_samples=len(data.train_inputs),
             test_samples=359,
-            sample=(1, 8, 8),
             patch=(4, 4),
         )
         assert tokens.shape == (1438, 4, 16)

@@ -13,8 +13,8 @@ from torch import Tensor
 from ablate.base.errors import DataError
 from ablate.core.trial import TrialConfig
 from ablate.engine.tasks import Data
-from ablate.engine.tasks.images.digits import Digits, read_digits
 from ablate.engine.tasks.images.patches import patch_data
+from ablate.engine.tasks.images.published import Digits, read_digits
 from ablate.engine.tasks.sets.anomaly_sets import AnomalySets, members
 from ablate.engine.tasks.settings import ImageConfig
 from ablate.engine.training import train

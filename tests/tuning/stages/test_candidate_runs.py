@@ -244,7 +244,7 @@ def test_cheaper_is_compared_with_the_anchor_so_quality_does_not_creep(tmp_path:
     ("share", "spread", "gain", "state", "claim", "runs"),
     [
         (0.7, 0.1, 0.0, "keep", "not-worse", {8, 16}),
-        (1.0, 0.1, 0.0, "discard", "better", set(range(1, 9))),
+        (1.0, 0.1, 0.0, "discard", "better", set(range(1, 17))),
         (0.8, 0.5, 0.0, "undecided", "better", {32}),
         (0.75, 0.3, 0.0, "undecided", "better", {32}),
         (0.88, 0.3, 4.0, "keep", "better", {8}),

@@ -15,8 +15,8 @@ from ablate.engine.models.settings import InputShape
 from ablate.engine.tasks.archives import FAILURES, download
 from ablate.engine.tasks.base import Classification, Data, stratified_split
 from ablate.engine.tasks.folders import alone, data_folder, expanded, fetch_command, not_downloaded
-from ablate.engine.tasks.images.cifar import CIFAR100, CifarTask
 from ablate.engine.tasks.images.patches import Split
+from ablate.engine.tasks.images.published import CIFAR100, CifarTask
 from ablate.engine.tasks.sets.anomaly_sets import SET, AnomalySets, members
 from ablate.engine.tasks.sets.features import WIDTH, Features, compute, keep, kept, read_weights, sha256
 from ablate.engine.tasks.settings import ImageConfig, SetAnomalyConfig
