@@ -53,8 +53,8 @@ class SizingRun(Run):
 
         Code of this package that owns the loop, such as that for Lightning, is not begun: it writes files.
         """
-        unsure = any(record.unsure for record in self.replacements)
-        if self.network is None or not unsure or self.owns_loop():
+        unknown = any(record.needs_shape for record in self.replacements)
+        if self.network is None or not unknown or self.owns_loop():
             raise LoopReachedError
         yield from self.first_epoch()
 
@@ -101,7 +101,7 @@ def count_by_running(function: Function, settings: FunctionSettings, *, dataset:
     except BaseException as error:  # whatever a user's code raises is told
         why = "; the weights have no values in a plan" if "meta" in str(error) else ""
         return Counted(note=f"the size is unknown before training: {user_line(error)}{why}")
-    return Counted()
+    return Counted(params=run.params) if run.in_loop else Counted()
 
 
 def reach_loop(function: Function, settings: FunctionSettings, run: SizingRun) -> None:

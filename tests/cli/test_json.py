@@ -68,7 +68,7 @@ FACTS = {
     "report": [["report", "searched"]],
     "verdict": [["verdict", "compared"]],
     "pick": [["pick", "searched", "--max", "val_loss=2.55"], ["pick", "searched", "--max", "val_loss=0.1"]],
-    "parts": [["parts", str(REPOSITORY / "search_spaces" / "digits.yaml")]],
+    "parts": [["parts", "support.own_training:train", "--set", "width=4", "--set", "lr=0.1"]],
     "doctor": [["doctor", "--tracker", "none"]],
     "data_list": [["data", "list"]],
 }

@@ -235,16 +235,16 @@ def test_real_training_goes_on_where_a_diverged_seed_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Seed 1 of `odd` begins with NaN; every seed of `wild` diverges."""
-    from ablate.engine.training import common
+    from ablate.engine.training import pack_state
 
-    drawn = common.initial_weights
+    drawn = pack_state.initial_weights
 
     def poisoned(config: Any, shape: Any, *, replicate: int) -> Any:
         weights = drawn(config, shape, replicate=replicate)
         bad = config.parameters["variant"] == "odd" and replicate == 1
         return {name: w * float("nan") if bad else w for name, w in weights.items()}
 
-    monkeypatch.setattr(common, "initial_weights", poisoned)
+    monkeypatch.setattr(pack_state, "initial_weights", poisoned)
     monkeypatch.chdir(tmp_path)
     seen = []
     for name, text in (("wild", WILD), ("old", WILD.replace(", diverged: {val_accuracy: 0.0}", ""))):

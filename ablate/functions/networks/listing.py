@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from ablate.functions.networks.keyed import count_parameters
-from ablate.functions.networks.outputs import differing_shapes, keeps_shape
 from ablate.functions.networks.paths import find, has_forward, place
 from ablate.functions.networks.replacing import FREEZE, IDENTITY, REMOVE, SHARE, ZERO, replace_parts
 from ablate.functions.networks.tracing import Trace
@@ -64,19 +63,14 @@ def _module(network: nn.Module, path: str, part: nn.Module, trace: Trace | None)
     params = count_parameters(part)
     shapes = None if trace is None else trace.called.get(part)
     input_, output = (None, None) if shapes is None else (shapes.input, shapes.output)
-    if shapes is None:
-        same = keeps_shape(part)
-        differs = differing_shapes(part) is not None
-    else:
-        same = input_ is not None and input_ == output
-        differs = not same
+    same = input_ is not None and input_ == output
     actions, note = [], ""
     if not has_forward(part):
         note = "never called: name a part inside it"
     elif trace is not None and (shapes is None or input_ is None):
         note = "not called in a forward pass"
     else:
-        actions += [ZERO] if differs else [IDENTITY, ZERO]
+        actions += [IDENTITY, ZERO] if same or trace is None else [ZERO]
     if params:
         actions.append(FREEZE)
     if isinstance(place(network, path)[0], nn.ModuleList | nn.Sequential) and (same or not has_forward(part)):

@@ -10,7 +10,6 @@ from torch import nn
 
 from ablate.base.errors import TrialError, did_you_mean
 from ablate.core.registry import Registry
-from ablate.functions.networks.outputs import differing_shapes, is_shape_known
 from ablate.functions.networks.paths import find, has_forward, module_paths, place, shown
 from ablate.functions.networks.skipping import Skip
 from ablate.functions.networks.watching import Replacements
@@ -99,7 +98,7 @@ def _apply(
     assert old is not None
     if action in (IDENTITY, ZERO):
         _refuse_skipping(old, path, action)
-        record.unsure |= action == IDENTITY and not is_shape_known(old)
+        record.needs_shape |= action == IDENTITY
         new: nn.Module = Skip(old, action, path, record)
     elif isinstance(action, Mapping) and list(action) == [SHARE]:
         new = _shared(network, old, path, str(action[SHARE]))
@@ -112,15 +111,12 @@ def _apply(
 
 
 def _refuse_skipping(part: nn.Module, path: str, action: str) -> None:
-    kind = type(part).__name__
     if not has_forward(part):
         children = ", ".join(f"{path}.{name}" for name, _ in part.named_children())
         inside = f"name one of its parts: {children}" if children else "it has no parts"
-        raise TrialError(f"replace {path}: {action}: a {kind} is never called, so nothing would change; {inside}")
-    shapes = differing_shapes(part) if action == IDENTITY else None
-    if shapes is not None:
-        rule = f"its input is {shapes[0]}, its output {shapes[1]}"
-        raise TrialError(f"replace {path}: identity: {kind}: {rule}. Use zero, or a part of your own")
+        raise TrialError(
+            f"replace {path}: {action}: a {type(part).__name__} is never called, so nothing would change; {inside}"
+        )
 
 
 def _own(old: nn.Module, path: str, action: str, number: int) -> nn.Module:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ablate.base.errors import TrialError
-from ablate.functions.networks.outputs import VALUES, Leaf, known_shape, learnt_form, mapped, tensors_in
+from ablate.functions.networks.outputs import VALUES, learnt_form, mapped, tensors_in
 from ablate.functions.networks.watching import Replacements
 
 FORMS = 256  # remembered for each part, one for each shape of its inputs
@@ -34,8 +34,8 @@ class _Old:
 class Skip(nn.Module):
     """Returns its first tensor (`identity`) or zeros (`zero`) in the structure, shape and type of a part's output.
 
-    The form of the output is known for common layers. For another part it is learnt from one call of a copy of the
-    part, for each shape of its inputs. Where the output has several tensors, `identity` returns the input as the first
+    The form of the output is learnt from one call of a copy of the part, for each shape of its inputs. Where the output
+    has several tensors, `identity` returns the input as the first
     of them, and zeros for the others. Attributes of the part that are no tensors stay readable.
     """
 
@@ -76,19 +76,17 @@ class Skip(nn.Module):
         x = next(iter(tensors_in((args, kwargs))), None)
         if x is None:
             raise TrialError(f"{self._said} the part is called without a tensor")
-        shape = None if any(_autocast()) else known_shape(self._old.part, x)
-        dtype = x.dtype if x.is_floating_point() else self._like[0].dtype
         # torch.compile leaves this call as it is; a decorator would import torch._dynamo, which takes a second
         learn = self._learnt
         if torch.compiler.is_compiling():
             learn = torch.compiler.disable(learn)  # type: ignore[no-untyped-call]
-        form = learn(args, kwargs) if shape is None else Leaf(shape=shape, dtype=dtype)
+        form = learn(args, kwargs)
         if self._action == "zero":
             return mapped(form, lambda leaf: x.new_zeros(leaf.shape, dtype=leaf.dtype), _same)
         leaves = tensors_in(form)
         if not leaves or leaves[0].shape != x.shape:
             after = f"the output is {list(leaves[0].shape)}" if leaves else "the output has no tensor"
-            raise TrialError(f"{self._said} its input is {list(x.shape)}, {after}")
+            raise TrialError(f"{self._said} its input is {list(x.shape)}, {after}: use zero, or a part of your own")
         return mapped(form, lambda leaf: x if leaf is leaves[0] else x.new_zeros(leaf.shape, dtype=leaf.dtype), _same)
 
     @property

@@ -22,7 +22,7 @@ class Replacements:
         self.called: set[str] = set()  # paths whose replacement was called
         self.alive: dict[str, str] = {}  # paths of parts that are out and were called all the same, and what they are
         self.awaited: dict[str, str] = {}  # path and action of each replacement that is to be called
-        self.unsure = False  # whether only a call tells if `identity` can have the shape of a part's output
+        self.needs_shape = False  # whether a call must tell if `identity` has the shape of a part's output
         self.zeroed: list[str] = []  # paths of parameters and buffers
         self.frozen: list[str] = []  # paths of parameters
         self._handles: list[RemovableHandle] = []
