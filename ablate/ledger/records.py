@@ -19,7 +19,6 @@ from ablate.base.redaction import error_text
 from ablate.core.config import DatasetFacts, Size
 from ablate.core.objectives import counted_place, mean, with_test
 from ablate.core.trial import Decision, TrialConfig, TrialKey, TrialState
-from ablate.ledger.events import check_payload
 from ablate.ledger.lease import is_dead, is_here
 
 # Errors that a damaged row can raise; RecursionError is that of JSON with too deep nesting.
@@ -269,14 +268,16 @@ def event_from_row(row: RowMapping) -> EventRecord:
     kind = row["kind"]
     try:
         term, created_at = int(row["driver_term"]), float(row["created_at"])
-        payload = check_payload(kind, _request_payload(row) if kind == "requested" else json.loads(row["payload"]))
+        payload = _request_payload(row) if kind == "requested" else json.loads(row["payload"])
+        if not isinstance(payload, dict):
+            raise TypeError("its payload is no JSON object")
     except DAMAGED as error:
         raise _explain_damage(f"event {row['id']} ({kind!r})", error) from error
     same = {"rowid": row["id"], "kind": kind, "dataset": row["dataset"]}
     return EventRecord(**same, payload=payload, driver_term=term, created_at=created_at)
 
 
-def _request_payload(row: RowMapping) -> object:
+def _request_payload(row: RowMapping) -> dict[str, Any]:
     try:
         payload = json.loads(row["payload"])
     except DAMAGED:

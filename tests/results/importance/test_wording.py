@@ -9,7 +9,6 @@ import polars as pl
 import pytest
 
 from ablate.ledger import EventRecord
-from ablate.ledger.events import check_payload
 from ablate.results.front.axes import objective_axis, setting_axis
 from ablate.results.front.findings import Findings
 from ablate.results.front.front import front
@@ -60,7 +59,7 @@ def planted(count=80, *, seed=0, states=("COMPLETE",), **changes):
 def noted(shares, *, networks=48, error=0.0, reason=""):
     payload = {"shares": {"params": shares}, "networks": networks, "error": error, "reason": reason}
     event = {"rowid": 1, "dataset": "digits", "driver_term": 1, "created_at": 0.0}
-    return [EventRecord(kind="size_shares", payload=check_payload("size_shares", payload), **event)]
+    return [EventRecord(kind="size_shares", payload=payload, **event)]
 
 
 EXACT = noted({"model.mlp": [0.002, 0.004], "model.width": [0.95, 0.99]})
