@@ -28,7 +28,7 @@ from ablate.engine.training import FamilySettings
 from ablate.engine.training.graph import Step, training_step
 from ablate.engine.training.pack import TrialPack
 from ablate.engine.training.pack_state import Common
-from ablate.engine.training.settings import Schedule, TrainConfig
+from ablate.engine.training.train_config import Schedule, TrainConfig
 
 COLUMNS = (
     "network",

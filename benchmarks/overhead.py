@@ -35,7 +35,7 @@ from ablate.core.config import DatasetFacts
 from ablate.core.trainable import load_trainable
 from ablate.core.trial import Report, TrialConfig
 from ablate.driver.data_checks import check_data
-from ablate.engine.models.settings import InputShape
+from ablate.engine.models.model_config import InputShape
 from ablate.engine.training.family import family
 from ablate.execution import Executor, LocalExecutor, RayExecutor
 from ablate.functions.border.guarded import end_processes

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ablate.engine.models import measure
-from ablate.engine.models.settings import InputShape, ModelConfig
+from ablate.engine.models.model_config import InputShape, ModelConfig
 from ablate.engine.tasks import Data
 
 RATE, DECAY, DEPTH, WIDTH = 1e-3, 0.01, 6, 60

@@ -33,7 +33,7 @@ OWN = """
 from ablate.core.registry import read_task
 from ablate.core.trainable import load_trainable
 from ablate.core.trial import TrialConfig, TrialKey
-from ablate.functions.settings import FunctionSettings
+from ablate.functions.function_settings import FunctionSettings
 def trial(seeds=1, **more):
     config = TrialConfig(key=TrialKey(study='s', dataset='data', number=0), stage='search', study_seed=0,
         settings=FunctionSettings(config={'width': 32, 'lr': 0.01}, epochs=EPOCHS), task=read_task({'task': 'data'}),

@@ -28,10 +28,10 @@ from record import made_by
 from ablate.core.registry import read_task
 from ablate.core.trial import TrialConfig, TrialKey
 from ablate.engine.models import measure
-from ablate.engine.models.settings import ModelConfig
+from ablate.engine.models.model_config import ModelConfig
 from ablate.engine.tasks import Data, load_task
 from ablate.engine.training import FamilySettings, train
-from ablate.engine.training.settings import Schedule, TrainConfig
+from ablate.engine.training.train_config import Schedule, TrainConfig
 from ablate.functions.memory import keep_freed_memory
 
 TASK = read_task({"task": "mnist", "patch": (7, 7)})

@@ -38,7 +38,7 @@ RECORDS: Sections = {
 }
 PARTS: Sections = {
     "Search": {"ablate.tuning": ("Search",)},
-    "Trainables": {"ablate.core.trainable": (), "ablate.functions.settings": ()},
+    "Trainables": {"ablate.core.trainable": (), "ablate.functions.function_settings": ()},
     "Tasks": {"ablate.engine.tasks": ()},
     "Training": {"ablate.engine.training": ("TrainConfig", "predictor", "train")},
     "Tracking": {"ablate.tracking": ("Tracker", "StudyPage")},

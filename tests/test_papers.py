@@ -16,7 +16,7 @@ from ablate.driver.options import RunOptions
 from ablate.driver.plan import make_plan
 from ablate.driver.run import search
 from ablate.engine.models import measure
-from ablate.engine.models.settings import InputShape
+from ablate.engine.models.model_config import InputShape
 from ablate.engine.tasks import load_task
 from ablate.engine.training.made_up import made_up_scores
 from ablate.studies.status import status_of

@@ -41,7 +41,7 @@ class Frozen(BaseModel):
 
 
 class TaskConfig(Frozen):
-    """Settings that every data set has; each task adds its own (`ablate.engine.tasks.settings`)."""
+    """Settings that every data set has; each task adds its own (`ablate.engine.tasks.task_config`)."""
 
     task: str
     """A registered task or an import path `mypkg.tasks:build`."""

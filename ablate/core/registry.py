@@ -192,7 +192,7 @@ _TRAINABLE_SETTINGS = Registry(
     "settings of trainable",
     {
         FAMILY: "ablate.engine.training.family:FamilySettings",
-        **dict.fromkeys((OWN_FUNCTION, OWN_COMMAND), "ablate.functions.settings:FunctionSettings"),
+        **dict.fromkeys((OWN_FUNCTION, OWN_COMMAND), "ablate.functions.function_settings:FunctionSettings"),
     },
 )
 TRAINABLES = Registry("trainable", {FAMILY: "ablate.engine.training.transformer:Transformer"})
@@ -208,14 +208,14 @@ _SETTINGS = Registry(
     "settings of task",
     {
         **dict.fromkeys(
-            ("digits", "mnist", "fashion_mnist", "cifar10", "cifar100"), "ablate.engine.tasks.settings:ImageConfig"
+            ("digits", "mnist", "fashion_mnist", "cifar10", "cifar100"), "ablate.engine.tasks.task_config:ImageConfig"
         ),
-        **dict.fromkeys(("tiny_imagenet", "imagenet"), "ablate.engine.tasks.settings:StreamConfig"),
-        "image_folder": "ablate.engine.tasks.settings:ImageFolderConfig",
-        "set_anomaly": "ablate.engine.tasks.settings:SetAnomalyConfig",
+        **dict.fromkeys(("tiny_imagenet", "imagenet"), "ablate.engine.tasks.task_config:StreamConfig"),
+        "image_folder": "ablate.engine.tasks.task_config:ImageFolderConfig",
+        "set_anomaly": "ablate.engine.tasks.task_config:SetAnomalyConfig",
         **dict.fromkeys(
             ("reverse", "sort", "sub", "swap", "copy", "numbers", "tiny_shakespeare"),
-            "ablate.engine.tasks.settings:SequenceConfig",
+            "ablate.engine.tasks.task_config:SequenceConfig",
         ),
         **dict.fromkeys(("multi30k_de_en", "multi30k_en_de"), "ablate.core.config:TaskConfig"),
     },

@@ -24,10 +24,10 @@ from ablate.functions.command_output import LostReportError, NumberReader, Repor
 from ablate.functions.command_process import Running
 from ablate.functions.command_record import Record, empty, read_record, write_record
 from ablate.functions.command_words import line_of, words_of
+from ablate.functions.function_settings import FunctionSettings
 from ablate.functions.metrics import Tested, check_sizes
 from ablate.functions.output import seed_folder
 from ablate.functions.seed_messages import Keep, Reported, Stored
-from ablate.functions.settings import FunctionSettings
 from ablate.study.command_text import placeholders
 from ablate.study.sections import Command
 

@@ -11,8 +11,8 @@ import torch
 
 from ablate.base.errors import RequestError, TrialError, did_you_mean
 from ablate.functions.function import Function
+from ablate.functions.function_settings import FunctionSettings
 from ablate.functions.networks.listing import list_network
-from ablate.functions.settings import FunctionSettings
 from ablate.functions.sizing import LoopReachedError, SizingRun, reach_loop
 
 

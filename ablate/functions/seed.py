@@ -26,11 +26,11 @@ from ablate.engine.training.checkpoint import Checkpoint, CheckpointId
 from ablate.engine.training.progress import final_report
 from ablate.functions.blame import place_of_generator, user_line
 from ablate.functions.function import Function
+from ablate.functions.function_settings import FunctionSettings
 from ablate.functions.keeping import GlobalRandomness, unchanged_modules
 from ablate.functions.metrics import Tested, checked_metrics, checked_test
 from ablate.functions.run import Kept, Run, TrialPausedError, TrialStoppedError
 from ablate.functions.seed_messages import Keep, Metrics, Reported, Restored, Stored
-from ablate.functions.settings import FunctionSettings
 from ablate.functions.shared_generators import SharedGenerators
 
 CLOSINGS = 10  # attempts to close a generator that yields again

@@ -19,8 +19,8 @@ from ablate.core.objectives import SIZE_METRICS, cost_name_fault
 from ablate.core.trainable import SizeForm
 from ablate.functions.blame import user_line
 from ablate.functions.function import Function
+from ablate.functions.function_settings import FunctionSettings
 from ablate.functions.metrics import LARGEST_COUNT, shown
-from ablate.functions.settings import FunctionSettings
 
 TURN_SECONDS = 5.0  # after these a message is answered with the sizes that are known by then
 KINDS = "a torch module, a whole number of parameters, or a mapping of costs such as {'params': 338, 'latency_ms': 1.5}"

@@ -16,9 +16,9 @@ from ablate.base.errors import RequestError, TrialError
 from ablate.core.config import Counted
 from ablate.functions.blame import user_line
 from ablate.functions.function import Function
+from ablate.functions.function_settings import FunctionSettings
 from ablate.functions.networks.tracing import Trace, traced
 from ablate.functions.run import M, Run
-from ablate.functions.settings import FunctionSettings
 
 
 class LoopReachedError(BaseException):  # not an Exception, so that the function does not catch it

@@ -16,7 +16,7 @@ from ablate.core.config import Counted, DatasetFacts, NoSize, Size, TaskConfig, 
 from ablate.core.trainable import KeptFiles, SizeForm
 from ablate.core.trial import TrialConfig, seed_place
 from ablate.functions.function import Function, NamesRead
-from ablate.functions.settings import FunctionSettings
+from ablate.functions.function_settings import FunctionSettings
 
 if TYPE_CHECKING:
     from ablate.core.trainable import Pack, PlannedTrials

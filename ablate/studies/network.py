@@ -15,7 +15,7 @@ from ablate.base.files import DiskFolder, refuse_links
 from ablate.base.randomness import stream
 from ablate.base.redaction import error_text
 from ablate.core.trial import TrialConfig, checkpoint_folder
-from ablate.engine.models.settings import InputShape
+from ablate.engine.models.model_config import InputShape
 from ablate.engine.tasks import Data, Task, load_task
 from ablate.engine.tasks.base import Written
 from ablate.engine.tasks.text.bleu import bleu

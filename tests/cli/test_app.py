@@ -49,10 +49,10 @@ def test_every_command_has_an_example_that_it_understands(path: list[str], capfd
 
 NOT_FOR_STATUS = {
     "torch", "ray", "optuna", "mlflow", "altair", "jinja2", "pandas", "pyarrow", "sklearn", "statsmodels",
-    "scipy.stats", "scipy.optimize", "ablate.kubernetes.template", "ablate.engine.training.trial",
+    "scipy.stats", "scipy.optimize", "ablate.kubernetes.template", "ablate.engine.training.one_trial",
 }  # fmt: skip
 NOT_FOR_HELP = NOT_FOR_STATUS | {"polars", "sqlalchemy", "numpy", "scipy", "moocore", "ablate.study", "ablate.ledger"}
-NOT_FOR_PLAN = NOT_FOR_STATUS - {"torch", "ablate.engine.training.trial"}
+NOT_FOR_PLAN = NOT_FOR_STATUS - {"torch", "ablate.engine.training.one_trial"}
 IMPORTS = """
 import sys
 from ablate.cli.app import main

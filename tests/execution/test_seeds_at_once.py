@@ -11,7 +11,7 @@ from ablate.core.registry import read_task
 from ablate.core.trainable import Member
 from ablate.core.trial import TrialConfig, TrialKey
 from ablate.execution.pack_run import Assignment, PackRun
-from ablate.functions.settings import FunctionSettings
+from ablate.functions.function_settings import FunctionSettings
 
 MEETING = """
 import os, time

@@ -17,7 +17,7 @@ from ablate.core.registry import read_task
 from ablate.core.trial import Report, TrialConfig, TrialKey, seed_place
 from ablate.engine.training import checkpoint
 from ablate.functions.function import Function
-from ablate.functions.settings import FunctionSettings
+from ablate.functions.function_settings import FunctionSettings
 from support.forked import trained
 
 BEST = BestReport(metric="val_loss", direction="minimize")

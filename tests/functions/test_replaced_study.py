@@ -15,8 +15,8 @@ import ablate
 from ablate.core.registry import read_task
 from ablate.core.trial import TrialConfig, TrialKey
 from ablate.functions.function import Function
+from ablate.functions.function_settings import FunctionSettings
 from ablate.functions.networks import replacing
-from ablate.functions.settings import FunctionSettings
 from support.commands import LOCAL, run
 from support.forked import trained
 from support.part_networks import Bert

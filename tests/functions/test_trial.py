@@ -18,7 +18,7 @@ from ablate.base.errors import CheckpointError, PausedError, TrialError
 from ablate.core.registry import read_task
 from ablate.core.trial import Report, TrialConfig, TrialKey
 from ablate.functions.function import Function
-from ablate.functions.settings import FunctionSettings
+from ablate.functions.function_settings import FunctionSettings
 from support import own_training
 from support.forked import trained
 

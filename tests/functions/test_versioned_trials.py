@@ -18,7 +18,7 @@ from ablate.execution.carried_code import pack, unpack
 from ablate.execution.pack_run import Assignment
 from ablate.functions.border.guarded import end_processes, server_for
 from ablate.functions.code_folder import CodeFolder
-from ablate.functions.settings import FunctionSettings
+from ablate.functions.function_settings import FunctionSettings
 from ablate.functions.versions import snapshot
 from ablate.functions.worktrees import checkout
 from ablate.study.sections import trainable_name

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from ablate.base.errors import RequestError
 from ablate.engine.models import build
-from ablate.engine.models.settings import InputShape, ModelConfig
+from ablate.engine.models.model_config import InputShape, ModelConfig
 from ablate.engine.training import served_model
 from ablate.ledger import Ledger
 from ablate.studies import onnx_graph

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ablate.core.config import Protocol
-from ablate.engine.models.settings import InputShape
+from ablate.engine.models.model_config import InputShape
 from ablate.engine.tasks import Data, load_task
 from ablate.engine.tasks.sets.set_anomaly import CIFAR100, SetAnomaly
 from ablate.engine.tasks.text.tokens import sliding_windows

@@ -10,7 +10,7 @@ import yaml
 
 from ablate.base.errors import Fault, StudyFileError
 from ablate.core.objectives import violation
-from ablate.engine.models.settings import ModelConfig
+from ablate.engine.models.model_config import ModelConfig
 from ablate.study import Study, difference, load_study, parse_study, read_study
 from ablate.study.schema import json_schema
 from support.entries import faults

@@ -19,7 +19,7 @@ from ablate.core.objectives import BestReport
 from ablate.core.registry import read_task
 from ablate.core.trial import Report, TrialConfig, TrialKey
 from ablate.functions.function import Function
-from ablate.functions.settings import FunctionSettings
+from ablate.functions.function_settings import FunctionSettings
 from support.forked import trained
 
 LENGTH, SEEDS = 4, (3, 5)

@@ -10,7 +10,7 @@ from typing import Any
 from ablate.core.registry import read_task
 from ablate.core.trainable import load_trainable
 from ablate.core.trial import Report, TrialConfig, TrialKey
-from ablate.functions.settings import FunctionSettings
+from ablate.functions.function_settings import FunctionSettings
 from ablate.study.sections import trainable_name
 
 COMMAND = f"{sys.executable} train.py {{x}} {{seed}} {{epochs}}"

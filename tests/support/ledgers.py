@@ -11,8 +11,8 @@ from sqlalchemy import Connection, NullPool, create_engine
 
 from ablate.core.config import Size
 from ablate.core.trial import Report, TrialKey
-from ablate.engine.models.settings import InputShape, ModelConfig
-from ablate.engine.training.settings import TrainConfig
+from ablate.engine.models.model_config import InputShape, ModelConfig
+from ablate.engine.training.train_config import TrainConfig
 from ablate.ledger import Ledger, NewTrial, StudyWriter
 from support.entries import entry
 from support.trials import family_trial

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from torch import nn
 
 from ablate.engine.models import build
-from ablate.engine.models.settings import InputShape, ModelConfig, Similarity, Value
+from ablate.engine.models.model_config import InputShape, ModelConfig, Similarity, Value
 
 SHAPE = InputShape(tokens=5, features=7, outputs=3, train_samples=100)
 SMALL: dict[str, Any] = {"width": 12, "depth": 2, "mlp": 0}

@@ -10,11 +10,11 @@ from ablate.base.errors import PausedError
 from ablate.base.files import Place
 from ablate.core.trial import Report, TrialConfig
 from ablate.engine import training
-from ablate.engine.models.settings import ModelConfig
+from ablate.engine.models.model_config import ModelConfig
 from ablate.engine.tasks import Data
 from ablate.engine.training import checkpoint
 from ablate.engine.training.progress import Cadence
-from ablate.engine.training.settings import TrainConfig
+from ablate.engine.training.train_config import TrainConfig
 from support.small_training import trial
 from support.trials import with_training
 

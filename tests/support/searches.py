@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ablate.core.trial import Decision, Report, TrialConfig
-from ablate.engine.models.settings import InputShape, ModelConfig
+from ablate.engine.models.model_config import InputShape, ModelConfig
 from ablate.engine.models.size import NetworkSize
 from ablate.engine.training.family import family
 from ablate.ledger import Ledger, StudyWriter, TrialRecord

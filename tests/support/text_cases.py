@@ -13,9 +13,9 @@ from torch import Tensor
 
 from ablate.core.config import TaskConfig
 from ablate.core.trial import TrialConfig, TrialKey
-from ablate.engine.models.settings import InputShape, ModelConfig
+from ablate.engine.models.model_config import InputShape, ModelConfig
 from ablate.engine.tasks import Data
-from ablate.engine.training.settings import TrainConfig
+from ablate.engine.training.train_config import TrainConfig
 from support.entries import entry
 from support.trials import family_trial
 

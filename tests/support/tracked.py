@@ -11,8 +11,8 @@ from uuid import uuid4
 import pytest
 
 from ablate.core.trial import Decision, Report, TrialKey, TrialState
-from ablate.engine.models.settings import ModelConfig
-from ablate.engine.training.settings import TrainConfig
+from ablate.engine.models.model_config import ModelConfig
+from ablate.engine.training.train_config import TrainConfig
 from ablate.ledger import Ledger, NewTrial, StudyWriter
 from ablate.study import Study
 from ablate.tracking.address import default_uri

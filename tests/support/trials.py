@@ -8,10 +8,10 @@ from typing import Any
 
 from ablate.core.config import DatasetFacts, Size, TaskConfig, TrainableSettings
 from ablate.core.trial import TrialConfig
-from ablate.engine.models.settings import InputShape, ModelConfig
+from ablate.engine.models.model_config import InputShape, ModelConfig
 from ablate.engine.models.size import NetworkSize
 from ablate.engine.training.family import FamilySettings, family
-from ablate.engine.training.settings import TrainConfig
+from ablate.engine.training.train_config import TrainConfig
 from ablate.study import Study
 from ablate.tuning.sampling.twins import Measure
 

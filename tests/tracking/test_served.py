@@ -19,13 +19,13 @@ from ablate.base.errors import RequestError
 from ablate.base.files import DiskFolder
 from ablate.core.trial import Report, TrialConfig, TrialState, checkpoint_folder
 from ablate.engine.models import build
-from ablate.engine.models.settings import InputShape, ModelConfig
+from ablate.engine.models.model_config import InputShape, ModelConfig
 from ablate.engine.tasks import load_task
 from ablate.engine.tasks.images.patches import cut, join
 from ablate.engine.training import predictor, train
 from ablate.engine.training.served_model import Description, ServedModel
 from ablate.engine.training.serving import describe
-from ablate.engine.training.settings import TrainConfig
+from ablate.engine.training.train_config import TrainConfig
 from ablate.tracking.patient import LAST_DELAY_SECONDS
 from ablate.tracking.publish import save
 from support.entries import entry

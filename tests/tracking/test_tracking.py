@@ -18,9 +18,9 @@ import pytest
 
 from ablate.base.errors import RegistryError, RequestError
 from ablate.core.trial import Report, TrialConfig, TrialState
-from ablate.engine.models.settings import ModelConfig
+from ablate.engine.models.model_config import ModelConfig
 from ablate.engine.training.family import family
-from ablate.engine.training.settings import Schedule, TrainConfig
+from ablate.engine.training.train_config import Schedule, TrainConfig
 from ablate.ledger import Ledger, NewTrial
 from ablate.tracking import build_trackers
 from ablate.tracking.contents import run_name

@@ -2,7 +2,7 @@
 
 `build(config, shape)` gives an `nn.Module`, x [B, T, F] to scores [B, M], which also computes R replicates at once:
 x [R, B, T, F] with every weight [R, ...] through `torch.func.functional_call`.
-The names here are imported on first use, so that `ablate.engine.models.settings` can be imported without torch.
+The names here are imported on first use, so that `ablate.engine.models.model_config` can be imported without torch.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ablate.core.registry import lazy_names
 
 if TYPE_CHECKING:
     from ablate.engine.models.initialisation import initial_parameters
-    from ablate.engine.models.settings import InputShape, ModelConfig
+    from ablate.engine.models.model_config import InputShape, ModelConfig
     from ablate.engine.models.size import measure
     from ablate.engine.models.transformer import build
 
@@ -23,7 +23,7 @@ __getattr__ = lazy_names(
     {
         "ablate.engine.models.initialisation": ("initial_parameters",),
         "ablate.engine.models.size": ("measure",),
-        "ablate.engine.models.settings": ("InputShape", "ModelConfig"),
+        "ablate.engine.models.model_config": ("InputShape", "ModelConfig"),
         "ablate.engine.models.transformer": ("build",),
     },
 )

@@ -20,8 +20,8 @@ from ablate.engine.models.layers import (
     under,
     unit_gain,
 )
+from ablate.engine.models.model_config import ModelConfig
 from ablate.engine.models.positions import first_pairs
-from ablate.engine.models.settings import ModelConfig
 
 SMALLEST_DIAGONAL_MEAN = 1e-6  # keeps the normalised diagonal finite where a mean of signed terms is zero
 

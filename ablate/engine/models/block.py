@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from ablate.engine.models.attention import Attention
 from ablate.engine.models.layers import BRANCH_GAIN, Draw, Dropout, LayerNorm, Projection, add_prefix, under
-from ablate.engine.models.settings import ModelConfig
+from ablate.engine.models.model_config import ModelConfig
 
 
 class MLP(nn.Module):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ablate.engine.models.attention import Past, apply_mask, by_head, join_heads
 from ablate.engine.models.block import Sublayers
 from ablate.engine.models.layers import BRANCH_GAIN, Draw, Dropout, LayerNorm, Projection, add_prefix, softmax, under
-from ablate.engine.models.settings import ModelConfig
+from ablate.engine.models.model_config import ModelConfig
 from ablate.engine.models.stack import Stack
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ablate.engine.models.attention import Past
 from ablate.engine.models.decoder import Decoder
 from ablate.engine.models.layers import TOKEN_HEAD_GAIN, Draw, Dropout, Projection, add_prefix, start, under
-from ablate.engine.models.settings import InputShape, ModelConfig
+from ablate.engine.models.model_config import InputShape, ModelConfig
 from ablate.engine.models.stack import Encoder, Tokens
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ablate.base.randomness import stream
-from ablate.engine.models.settings import InputShape, ModelConfig
+from ablate.engine.models.model_config import InputShape, ModelConfig
 from ablate.engine.models.transformer import build
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ablate.engine.models.settings import InputShape, ModelConfig, refuse_pool
+from ablate.engine.models.model_config import InputShape, ModelConfig, refuse_pool
 
 SIMILARITY_MATRICES = {"separate": 2, "shared": 1, "collapsed": 1, "mirrored": 1, "cholesky": 1}
 VALUE_MATRICES = {"separate": 2, "collapsed": 1, "stacked": 0, "none": 0, "key": 1}

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from ablate.engine.models.block import Block, Sublayers
 from ablate.engine.models.embedding import Lookup
 from ablate.engine.models.layers import Draw, Dropout, Projection, add_prefix, under
+from ablate.engine.models.model_config import ModelConfig
 from ablate.engine.models.positions import first_places, pair_sinusoidal, sinusoidal
-from ablate.engine.models.settings import ModelConfig
 
 EMBEDDING_GAIN = 0.4  # near the root mean square of the centred positions: content and position have equal weight
 

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ablate.engine.models.encoder_decoder import EncoderDecoder
 from ablate.engine.models.layers import HEAD_GAIN, TOKEN_HEAD_GAIN, Draw, Dropout, Projection, add_prefix, start, under
-from ablate.engine.models.settings import InputShape, ModelConfig, refuse_pool
+from ablate.engine.models.model_config import InputShape, ModelConfig, refuse_pool
 from ablate.engine.models.stack import Encoder, Tokens
 
 

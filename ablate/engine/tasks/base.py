@@ -14,7 +14,7 @@ from torch import Tensor
 from ablate.base.errors import DataError
 from ablate.base.randomness import stream
 from ablate.engine.models.layers import widen
-from ablate.engine.models.settings import InputShape
+from ablate.engine.models.model_config import InputShape
 
 TEST_SHARE = 0.2  # of a data set that ships without a test split
 

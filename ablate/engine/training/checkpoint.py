@@ -29,7 +29,7 @@ from ablate.base.files import Folder, Place, foreign, open_trial
 from ablate.base.redaction import error_text, redact_url
 from ablate.base.sample_files import SampleValues, write_sample_values
 from ablate.core.trial import Report, TrialConfig
-from ablate.engine.models.settings import InputShape
+from ablate.engine.models.model_config import InputShape
 
 FORMAT = "ablate-checkpoint-2"
 KEPT = 2

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ablate.base.errors import TrialError
 from ablate.engine.models.equal_rows import filled
-from ablate.engine.models.settings import InputShape
+from ablate.engine.models.model_config import InputShape
 from ablate.engine.tasks import Data
 from ablate.engine.tasks.base import Decoded
 from ablate.engine.training.rows import ReplicaGroup

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ablate.core.config import Idle
-from ablate.engine.models.settings import ModelConfig
-from ablate.engine.training.settings import Schedule, TrainConfig
+from ablate.engine.models.model_config import ModelConfig
+from ablate.engine.training.train_config import Schedule, TrainConfig
 
 
 @dataclass(frozen=True, kw_only=True)

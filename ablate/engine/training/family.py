@@ -7,9 +7,9 @@ from typing import Any, ClassVar, Self
 
 from ablate.core.config import DatasetFacts, Idle, TrainableSettings
 from ablate.core.trial import TrialConfig
-from ablate.engine.models.settings import InputShape, ModelConfig
+from ablate.engine.models.model_config import InputShape, ModelConfig
 from ablate.engine.training.effect import RULES, effective, idle
-from ablate.engine.training.settings import TrainConfig
+from ablate.engine.training.train_config import TrainConfig
 
 
 class FamilySettings(TrainableSettings):

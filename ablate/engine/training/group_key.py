@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from ablate.core.trial import TrialConfig
-from ablate.engine.models.settings import InputShape
-from ablate.engine.tasks.settings import StreamConfig
+from ablate.engine.models.model_config import InputShape
+from ablate.engine.tasks.task_config import StreamConfig
 from ablate.engine.training.family import family
 
 OF_A_TRIAL = {  # settings of training that may differ between the trials of a pack

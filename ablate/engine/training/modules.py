@@ -11,7 +11,7 @@ from ablate.base.redaction import redact_url
 from ablate.core.trial import TrialConfig
 from ablate.engine.models import build, initial_parameters
 from ablate.engine.models.encoder_decoder import EncoderDecoder
-from ablate.engine.models.settings import InputShape
+from ablate.engine.models.model_config import InputShape
 from ablate.engine.models.transformer import Transformer
 from ablate.engine.training import checkpoint
 from ablate.engine.training.family import family

@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
-from ablate.engine.training.settings import TrainConfig
 from ablate.engine.training.state import RowState
+from ablate.engine.training.train_config import TrainConfig
 
 CHUNK = 64  # steps; a multiple of any vector length
 CLIP_GUARD = 1e-6  # torch.nn.utils.clip_grad_norm_ adds it to the norm

@@ -10,7 +10,7 @@ from ablate.base.randomness import stream
 from ablate.core.trial import TrialConfig
 from ablate.engine.training.family import family
 from ablate.engine.training.samples import Samples
-from ablate.engine.training.settings import TrainConfig
+from ablate.engine.training.train_config import TrainConfig
 
 
 def steps_per_epoch(samples: int, train: TrainConfig) -> int:

@@ -12,7 +12,7 @@ from torch import Tensor
 from ablate.base.sample_files import SampleValues
 from ablate.core.trainable import Member
 from ablate.core.trial import Report, TrialConfig
-from ablate.engine.models.settings import InputShape
+from ablate.engine.models.model_config import InputShape
 from ablate.engine.tasks import Data, Task, load_task
 from ablate.engine.tasks.base import Decoded
 from ablate.engine.training.checkpoint import keep_samples
@@ -27,9 +27,9 @@ from ablate.engine.training.progress import TrainingProgress
 from ablate.engine.training.rows import DTYPES, ReplicaGroup
 from ablate.engine.training.samples import Samples
 from ablate.engine.training.schedule import multipliers
-from ablate.engine.training.settings import TrainConfig
 from ablate.engine.training.splits import Splits, split, test_part
 from ablate.engine.training.state import Replicas, RowState
+from ablate.engine.training.train_config import TrainConfig
 
 Between = Callable[[], None]  # called between two batches; may raise
 

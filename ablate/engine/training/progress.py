@@ -17,7 +17,7 @@ from ablate.base.files import Place
 from ablate.base.redaction import redact_url
 from ablate.core.objectives import mean
 from ablate.core.trial import Report, TrialConfig
-from ablate.engine.models.settings import InputShape
+from ablate.engine.models.model_config import InputShape
 from ablate.engine.training import checkpoint
 from ablate.engine.training.checkpoint import Checkpoint, CheckpointId
 from ablate.engine.training.evaluate import Means

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from ablate.engine.models.layers import Dropout
 from ablate.engine.training.optim import RowSettings, StepFactors, apply_update, clip_rows
 from ablate.engine.training.samples import ModelInput
-from ablate.engine.training.settings import TrainConfig
 from ablate.engine.training.state import Layout, RowState, lay_out
+from ablate.engine.training.train_config import TrainConfig
 
 Loss = Callable[[Tensor, Tensor, float | Tensor], Tensor]
 

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from ablate.engine.training.settings import Schedule
+from ablate.engine.training.train_config import Schedule
 
 
 def multipliers(schedule: Schedule, *, epochs: int, steps_per_epoch: int) -> Tensor:

@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from ablate.base.errors import RequestError
-from ablate.engine.models.settings import InputShape, ModelConfig
+from ablate.engine.models.model_config import InputShape, ModelConfig
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

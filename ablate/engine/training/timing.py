@@ -12,11 +12,11 @@ import torch
 from ablate.core.config import Protocol, Size, TaskConfig
 from ablate.core.trial import TrialConfig, TrialKey
 from ablate.engine.models.equal_rows import WHOLE
-from ablate.engine.models.settings import InputShape
+from ablate.engine.models.model_config import InputShape
 from ablate.engine.training.family import FamilySettings
 from ablate.engine.training.made_up import made_up_data
-from ablate.engine.training.settings import TrainConfig
-from ablate.engine.training.trial import train
+from ablate.engine.training.one_trial import train
+from ablate.engine.training.train_config import TrainConfig
 
 STEPS, BATCH, EPOCHS = 8, 128, 4
 FORWARD = 1 / 3  # of the arithmetic of a training step: its backward pass costs twice the forward pass

@@ -15,7 +15,7 @@ from ablate.core.registry import read_task
 from ablate.core.trainable import SizeForm
 from ablate.core.trial import Report, TrialConfig
 from ablate.engine import models, tasks
-from ablate.engine.models.settings import InputShape
+from ablate.engine.models.model_config import InputShape
 from ablate.engine.training.family import FamilySettings
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Transformer:
 
     def train(self, config: TrialConfig, **context: Unpack[TrialContext]) -> Iterator[Report]:
         """Return `ablate.engine.training.train` on data that this process loads once per data set."""
-        from ablate.engine.training.trial import train
+        from ablate.engine.training.one_trial import train
 
         given: dict[str, Any] = {**context}
         given.pop("grace_seconds", None)  # no user's code runs here

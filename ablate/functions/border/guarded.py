@@ -17,8 +17,8 @@ from ablate.core.trial import Report, TrialConfig
 from ablate.functions.border.process import Server, UserProcess
 from ablate.functions.border.trial import train
 from ablate.functions.code_folder import CodeFolder
+from ablate.functions.function_settings import FunctionSettings
 from ablate.functions.output import Output
-from ablate.functions.settings import FunctionSettings
 from ablate.functions.size import KnownSizes, Sized
 from ablate.functions.trainable import OwnTrainable
 

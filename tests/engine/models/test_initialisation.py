@@ -12,7 +12,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 from ablate.engine.models import build, initial_parameters
-from ablate.engine.models.settings import InputShape, ModelConfig
+from ablate.engine.models.model_config import InputShape, ModelConfig
 from support.model_cases import SHAPE, config, normal
 
 

@@ -11,7 +11,7 @@ from torch.func import functional_call, grad, vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ablate.engine.models.layers import affine, norm_at_once, norm_by_replicate, softmax
-from ablate.engine.models.settings import InputShape
+from ablate.engine.models.model_config import InputShape
 from support.model_cases import PAIR, SET, SHAPE, TEXT, VARIANTS, ids, model, normal, text_shape
 
 REPLICAS, BATCH = 3, 4

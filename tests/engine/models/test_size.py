@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ablate.base.errors import RequestError
 from ablate.engine.models import build, measure
-from ablate.engine.models.settings import InputShape, ModelConfig
+from ablate.engine.models.model_config import InputShape, ModelConfig
 from ablate.engine.models.size import NetworkSize
 
 OUTSIDE_BODY = ("embedding.", "encoder.embedding.", "decoder.embedding.", "head.")  # not in `params_body`

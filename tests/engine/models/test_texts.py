@@ -12,7 +12,7 @@ import torch
 from ablate.base.errors import RequestError
 from ablate.engine.models import build, initial_parameters
 from ablate.engine.models.attention import Attention
-from ablate.engine.models.settings import ModelConfig
+from ablate.engine.models.model_config import ModelConfig
 from support.model_cases import SET, SHAPE, TEXT, attention_forms, config, filled, ids, model, normal, text_shape
 
 EXACT: dict[str, Any] = {"rtol": 0, "atol": 1e-12}

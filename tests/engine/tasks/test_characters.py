@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from ablate.base.errors import DataError, RequestError
-from ablate.engine.models.settings import InputShape
+from ablate.engine.models.model_config import InputShape
 from ablate.engine.tasks import Fetchable, Task, fetch, load_task
 from ablate.engine.tasks.base import Written
 from ablate.engine.tasks.text import characters

@@ -11,7 +11,7 @@ from PIL import Image
 
 from ablate.base.errors import DataError, RequestError
 from ablate.core.registry import read_task
-from ablate.engine.models.settings import InputShape
+from ablate.engine.models.model_config import InputShape
 from ablate.engine.tasks import load_task
 from ablate.engine.tasks.images.image_folder import ImageFolder
 from ablate.engine.tasks.images.patches import join

@@ -18,7 +18,7 @@ from torchvision.transforms import v2
 
 from ablate.base.errors import DataError, RequestError, TrialError
 from ablate.core.registry import read_task
-from ablate.engine.models.settings import InputShape
+from ablate.engine.models.model_config import InputShape
 from ablate.engine.tasks import Data, archives, fetch, load_task
 from ablate.engine.tasks.base import Stream
 from ablate.engine.tasks.images import image_stream, imagenet

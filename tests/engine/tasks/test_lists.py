@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from ablate.base.errors import RequestError
-from ablate.engine.models.settings import InputShape
+from ablate.engine.models.model_config import InputShape
 from ablate.engine.tasks import Task, load_task
 from ablate.engine.tasks.text.lists import draw
 from ablate.engine.tasks.text.tokens import TokenPrediction

@@ -7,7 +7,7 @@ import torch
 from num2words import num2words
 
 from ablate.base.errors import RequestError
-from ablate.engine.models.settings import InputShape
+from ablate.engine.models.model_config import InputShape
 from ablate.engine.tasks import Data, Task, load_task
 from ablate.engine.tasks.base import Written
 from ablate.engine.tasks.text.numbers import VOCABULARY, texts, words

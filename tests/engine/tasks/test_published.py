@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from ablate.base.errors import DataError, RegistryError, RequestError
-from ablate.engine.models.settings import InputShape
+from ablate.engine.models.model_config import InputShape
 from ablate.engine.tasks import available, fetch, load_task
 from ablate.engine.tasks.images import published as mnist
 from ablate.engine.tasks.images.patches import join

@@ -18,7 +18,7 @@ from torch import Tensor
 from ablate.base.errors import DataError
 from ablate.core.registry import read_task
 from ablate.engine.models import build
-from ablate.engine.models.settings import InputShape, ModelConfig
+from ablate.engine.models.model_config import InputShape, ModelConfig
 from ablate.engine.tasks import Data, fetch, load_task
 from ablate.engine.tasks.base import Stream
 from ablate.engine.tasks.sets import set_anomaly

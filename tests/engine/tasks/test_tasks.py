@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from ablate.base.errors import DataError, RegistryError, RequestError
-from ablate.engine.models.settings import InputShape
+from ablate.engine.models.model_config import InputShape
 from ablate.engine.tasks import TASKS, Classification, Data, Task, data_folder, load_task
 from ablate.engine.tasks.base import stratified_split
 from ablate.engine.tasks.images.patches import cut, join

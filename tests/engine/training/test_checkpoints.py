@@ -18,7 +18,7 @@ from safetensors.torch import save
 from ablate.base.errors import CheckpointDownError, CheckpointError, RequestError
 from ablate.base.files import DiskFolder
 from ablate.core.trial import TrialConfig
-from ablate.engine.models.settings import ModelConfig
+from ablate.engine.models.model_config import ModelConfig
 from ablate.engine.training import checkpoint, predictor, train
 from ablate.engine.training.checkpoint import CheckpointId
 from support.damage import truncate

@@ -23,7 +23,7 @@ from ablate.engine.training.checkpoint import CheckpointId
 from ablate.engine.training.family import family
 from ablate.engine.training.pack import TrialPack
 from ablate.engine.training.progress import Cadence
-from ablate.engine.training.settings import Schedule, TrainConfig
+from ablate.engine.training.train_config import Schedule, TrainConfig
 from support.damage import truncate
 from support.small_training import numbers, stripes, trial
 

@@ -12,12 +12,12 @@ import pytest
 from pydantic import ValidationError
 
 from ablate.core.trial import TrialKey
-from ablate.engine.models.settings import ModelConfig
+from ablate.engine.models.model_config import ModelConfig
 from ablate.engine.tasks import load_task
 from ablate.engine.training import train
 from ablate.engine.training.effect import effective, idle
 from ablate.engine.training.family import family
-from ablate.engine.training.settings import TrainConfig
+from ablate.engine.training.train_config import TrainConfig
 from ablate.ledger import Ledger
 from ablate.study import load_study
 from support.commands import TINY, run

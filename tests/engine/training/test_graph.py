@@ -17,14 +17,14 @@ import torch
 from torch import Tensor
 
 from ablate.engine.models import build, initial_parameters, layers
-from ablate.engine.models.settings import InputShape, ModelConfig
+from ablate.engine.models.model_config import InputShape, ModelConfig
 from ablate.engine.tasks import Classification
 from ablate.engine.training import ReplicaGroup, multipliers
 from ablate.engine.training import graph as graphs
 from ablate.engine.training import pack as packs
 from ablate.engine.training.graph import COMPILE_FROM, WARM_UP, GraphedStep, training_step
-from ablate.engine.training.settings import Schedule, TrainConfig
 from ablate.engine.training.state import RowState
+from ablate.engine.training.train_config import Schedule, TrainConfig
 from support.recorded_step import FakeGraphs
 from support.small_training import trial
 from tests.engine.training import test_pack

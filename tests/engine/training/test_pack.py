@@ -16,14 +16,14 @@ from ablate.base.files import Place
 from ablate.core.config import TaskConfig
 from ablate.core.trainable import Member
 from ablate.core.trial import Report, TrialConfig
-from ablate.engine.models.settings import ModelConfig
+from ablate.engine.models.model_config import ModelConfig
 from ablate.engine.tasks import Data, load_task
 from ablate.engine.training import checkpoint, pack_state, train
 from ablate.engine.training.group_key import group_key
 from ablate.engine.training.pack import TrialPack
 from ablate.engine.training.progress import Cadence, never
 from ablate.engine.training.rows import ReplicaGroup
-from ablate.engine.training.settings import Schedule, TrainConfig
+from ablate.engine.training.train_config import Schedule, TrainConfig
 from ablate.engine.training.transformer import Transformer
 from support.entries import entry
 from support.paused import EVERY_STEP, Asked, said, weights

@@ -17,7 +17,7 @@ from ablate.base.errors import CheckpointError, PausedError
 from ablate.base.files import Place, open_folder
 from ablate.core.config import TaskConfig
 from ablate.core.trial import TrialConfig
-from ablate.engine.models.settings import InputShape
+from ablate.engine.models.model_config import InputShape
 from ablate.engine.tasks import Data
 from ablate.engine.tasks.images.image_stream import Files, ImageStream
 from ablate.engine.tasks.sets.anomaly_sets import SET, AnomalySets, members

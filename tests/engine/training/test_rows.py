@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ablate.engine.models import build, initial_parameters
-from ablate.engine.models.settings import InputShape, ModelConfig
+from ablate.engine.models.model_config import InputShape, ModelConfig
 from ablate.engine.tasks import Classification
 from ablate.engine.training import ReplicaGroup, multipliers
-from ablate.engine.training.settings import Schedule, TrainConfig
+from ablate.engine.training.train_config import Schedule, TrainConfig
 
 SHAPE = InputShape(tokens=6, features=5, outputs=4, train_samples=640)
 STEPS, BATCH = 30, 16

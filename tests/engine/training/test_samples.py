@@ -16,13 +16,13 @@ from ablate.engine.tasks import Data
 from ablate.engine.tasks.images.patches import patch_data
 from ablate.engine.tasks.images.published import Digits, read_digits
 from ablate.engine.tasks.sets.anomaly_sets import AnomalySets, members
-from ablate.engine.tasks.settings import ImageConfig
+from ablate.engine.tasks.task_config import ImageConfig
 from ablate.engine.training import train
 from ablate.engine.training.family import family
 from ablate.engine.training.order import epoch_index, keys
 from ablate.engine.training.samples import Samples
-from ablate.engine.training.settings import TrainConfig
 from ablate.engine.training.splits import test_part as opened
+from ablate.engine.training.train_config import TrainConfig
 from support.sample_parts import CPU, parts, with_task
 from support.small_training import stripes
 from support.small_training import trial as image_trial

@@ -18,7 +18,7 @@ from torch.optim.lr_scheduler import (
 )
 
 from ablate.engine.training import multipliers
-from ablate.engine.training.settings import Schedule
+from ablate.engine.training.train_config import Schedule
 
 EPOCHS, STEPS = 5, 8
 TOTAL = EPOCHS * STEPS

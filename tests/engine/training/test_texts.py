@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from ablate.base.errors import TrialError
 from ablate.core.trial import TrialConfig
 from ablate.engine.models import build, initial_parameters
-from ablate.engine.models.settings import InputShape, ModelConfig
+from ablate.engine.models.model_config import InputShape, ModelConfig
 from ablate.engine.tasks import Data
 from ablate.engine.training import ReplicaGroup, multipliers, pack_state, predictor, train
 from ablate.engine.training.family import family
-from ablate.engine.training.settings import TrainConfig
+from ablate.engine.training.train_config import TrainConfig
 from support import text_cases
 from support.text_cases import (
     END,

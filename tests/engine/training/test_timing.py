@@ -11,12 +11,12 @@ from PIL import Image
 from ablate.core.config import Size, TaskConfig
 from ablate.driver.plan import make_plan
 from ablate.engine.models import measure
-from ablate.engine.models.settings import InputShape, ModelConfig
+from ablate.engine.models.model_config import InputShape, ModelConfig
 from ablate.engine.tasks import load_task
 from ablate.engine.training import timing as pace
 from ablate.engine.training.family import FamilySettings
-from ablate.engine.training.settings import TrainConfig
 from ablate.engine.training.timing import Paced, seconds_per_trial
+from ablate.engine.training.train_config import TrainConfig
 from ablate.study import parse_study
 from support.entries import entry
 

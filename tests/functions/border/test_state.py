@@ -15,7 +15,7 @@ from ablate.core.registry import read_task
 from ablate.core.trial import Report, TrialConfig, TrialKey
 from ablate.functions.border.guarded import GuardedFunction, end_processes
 from ablate.functions.border.trial import train
-from ablate.functions.settings import FunctionSettings
+from ablate.functions.function_settings import FunctionSettings
 from support import planted_state
 from support.commands import LOCAL, run
 from support.forked import fresh

@@ -15,7 +15,7 @@ from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 
 from ablate.core.config import DatasetFacts
 from ablate.core.trial import TrialConfig, TrialState
-from ablate.engine.models.settings import InputShape, ModelConfig
+from ablate.engine.models.model_config import InputShape, ModelConfig
 from ablate.engine.models.size import NetworkSize
 from ablate.engine.training.family import FamilySettings, family
 from ablate.study import Study, parse_study

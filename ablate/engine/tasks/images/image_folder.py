@@ -21,14 +21,14 @@ from PIL import Image, UnidentifiedImageError
 
 from ablate.base.errors import DataError, RequestError
 from ablate.base.redaction import error_text
-from ablate.engine.models.settings import InputShape
+from ablate.engine.models.model_config import InputShape
 from ablate.engine.tasks.base import Classification, Data
 from ablate.engine.tasks.folders import data_folder, expanded
 from ablate.engine.tasks.images.class_folders import Listing, list_images
 from ablate.engine.tasks.images.decoded import load_decoded
 from ablate.engine.tasks.images.patches import ImageSet, Split, input_shape, patch_data
 from ablate.engine.tasks.repeats import Place, repeats
-from ablate.engine.tasks.settings import ImageFolderConfig
+from ablate.engine.tasks.task_config import ImageFolderConfig
 
 GREY_MODES = ("1", "L", "LA")
 COLOUR_MODES = ("P", "RGB", "RGBA", "CMYK", "YCbCr")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ablate.base.errors import RequestError
-from ablate.engine.models.settings import InputShape
+from ablate.engine.models.model_config import InputShape
 from ablate.engine.tasks.base import Data
 
 Split = tuple[Tensor, Tensor]  # images uint8 [n, H, W, C], targets int64 [n]

@@ -14,13 +14,13 @@ from torch import Tensor
 
 from ablate.base.errors import DataError
 from ablate.base.redaction import error_text
-from ablate.engine.models.settings import InputShape
+from ablate.engine.models.model_config import InputShape
 from ablate.engine.tasks.base import Classification, Data
 from ablate.engine.tasks.folders import data_folder
 from ablate.engine.tasks.images.class_folders import SUFFIXES, class_names
 from ablate.engine.tasks.images.image_stream import Files, ImageStream, default_workers
 from ablate.engine.tasks.images.patches import ImageSet, affine, input_shape
-from ablate.engine.tasks.settings import StreamConfig
+from ablate.engine.tasks.task_config import StreamConfig
 
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's [0, 1] pixels, as usually published
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ablate.base.errors import DataError
 from ablate.base.redaction import error_text
-from ablate.engine.models.settings import InputShape
+from ablate.engine.models.model_config import InputShape
 from ablate.engine.tasks.archives import FAILURES, download
 from ablate.engine.tasks.base import Classification, Data, stratified_split
 from ablate.engine.tasks.folders import alone, data_folder, expanded, fetch_command, not_downloaded
@@ -19,7 +19,7 @@ from ablate.engine.tasks.images.patches import Split
 from ablate.engine.tasks.images.published import CIFAR100, CifarTask
 from ablate.engine.tasks.sets.anomaly_sets import SET, AnomalySets, members
 from ablate.engine.tasks.sets.features import WIDTH, Features, compute, keep, kept, read_weights, sha256
-from ablate.engine.tasks.settings import ImageConfig, SetAnomalyConfig
+from ablate.engine.tasks.task_config import ImageConfig, SetAnomalyConfig
 
 NAME = "set_anomaly"
 SIZE = (224, 224)  # the input size that ResNet-34 was trained on

@@ -15,7 +15,7 @@ from ablate.base.errors import DataError, RequestError
 from ablate.base.files import DiskFolder
 from ablate.engine.tasks.base import Data
 from ablate.engine.tasks.folders import data_folder, not_downloaded, unreadable, unusable
-from ablate.engine.tasks.settings import SequenceConfig
+from ablate.engine.tasks.task_config import SequenceConfig
 from ablate.engine.tasks.text.tokens import TextWindows, text_data
 
 NAME = "tiny_shakespeare"

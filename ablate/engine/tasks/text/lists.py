@@ -12,9 +12,9 @@ from torch import Tensor
 
 from ablate.base.errors import RequestError
 from ablate.base.randomness import stream
-from ablate.engine.models.settings import InputShape
+from ablate.engine.models.model_config import InputShape
 from ablate.engine.tasks.base import Data
-from ablate.engine.tasks.settings import SequenceConfig
+from ablate.engine.tasks.task_config import SequenceConfig
 from ablate.engine.tasks.text.tokens import TokenPrediction
 
 DIGITS = 10

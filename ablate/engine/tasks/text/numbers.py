@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ablate.base.errors import RequestError, did_you_mean
 from ablate.engine.tasks.base import Data
-from ablate.engine.tasks.settings import SequenceConfig
+from ablate.engine.tasks.task_config import SequenceConfig
 from ablate.engine.tasks.text.tokens import TextWindows, text_data
 
 LENGTH = 16  # the shortest of the paper's 16, 32 and 64

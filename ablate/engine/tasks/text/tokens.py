@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from ablate.base.errors import RequestError
-from ablate.engine.models.settings import InputShape
+from ablate.engine.models.model_config import InputShape
 from ablate.engine.tasks.base import Classification, Data
-from ablate.engine.tasks.settings import SequenceConfig
+from ablate.engine.tasks.task_config import SequenceConfig
 
 WINDOW_PAD = 255  # the target in a window that another window counts; every vocabulary here is smaller
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ablate.base.errors import DataError, RequestError
 from ablate.core.config import TaskConfig
-from ablate.engine.models.settings import InputShape
+from ablate.engine.models.model_config import InputShape
 from ablate.engine.tasks.base import Data, shared_part
 from ablate.engine.tasks.folders import data_folder, unusable
 from ablate.engine.tasks.text.bleu import bleu

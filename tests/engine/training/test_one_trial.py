@@ -14,13 +14,13 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from ablate.core.trial import TrialConfig
-from ablate.engine.models.settings import InputShape, ModelConfig
+from ablate.engine.models.model_config import InputShape, ModelConfig
 from ablate.engine.tasks import Data
 from ablate.engine.training import pack_state, predictor, train
 from ablate.engine.training.family import family
 from ablate.engine.training.order import epoch_order
-from ablate.engine.training.settings import TrainConfig
 from ablate.engine.training.splits import split
+from ablate.engine.training.train_config import TrainConfig
 from support.entries import entry
 from support.small_training import (
     DROPPED,
