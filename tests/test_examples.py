@@ -60,7 +60,7 @@ def test_what_new_supervised_writes_runs_as_it_stands(tmp_path: Path) -> None:
     in_folder([*ABLATE, "new", "digits", "--supervised"], tmp_path)
     assert len((tmp_path / "train.py").read_text().splitlines()) <= 55
     planned = json.loads(in_folder([*ABLATE, "plan", "digits.yaml", "--json"], tmp_path))
-    sizes = {row["params"] for row in planned["architectures"]}
+    sizes = {row["params"] for row in planned["rows"]}
     assert 64 * 8 + 8 + 10 * 8 + 10 in sizes
     in_folder([*ABLATE, "search", "digits.yaml", "--trials", "4", "--executor", "local", "--tracker", "none"], tmp_path)
     trials = pl.read_parquet(tmp_path / "runs" / "digits" / "trials.parquet")

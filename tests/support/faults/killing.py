@@ -57,10 +57,10 @@ def after_the_last_trial(signal_number: signal.Signals = signal.SIGSTOP) -> None
 
 def failing(stage: str, message: str) -> None:
     """Let the first trial of a stage fail; `{width}` in the message is its network's."""
-    from ablate.engine.training import loop
+    from ablate.engine.training import one_trial
     from ablate.engine.training.family import family
 
-    real, calls = loop.train, 0
+    real, calls = one_trial.train, 0
 
     def train(config: Any, **options: Any) -> Any:
         nonlocal calls
@@ -70,7 +70,7 @@ def failing(stage: str, message: str) -> None:
                 raise RuntimeError(message.format(width=family(config).model.width))
         return real(config, **options)
 
-    loop.train = train
+    one_trial.train = train
 
 
 def set_environment(variables: Mapping[str, str]) -> None:
