@@ -65,6 +65,7 @@ def write_study(
     to_fill: list[str] = []
     file = Path(f"{name}.yaml")
     if supervised:
+        check_text(commented({"study": name, "datasets": {"digits": {}}}, {}), "ablate new")  # before a file is made
         _write_new(Path("train.py"), SUPERVISED.read_text(encoding="utf-8"), beside=file)
         function = "train:train"
     head = f"# Check it: ablate plan {name}.yaml    Run it: ablate search {name}.yaml\n"

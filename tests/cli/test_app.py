@@ -152,6 +152,7 @@ def test_plan_counts_trials_and_estimates_time(capfd: pytest.CaptureFixture[str]
         (["report", "absent", "--runs-dir", "{tmp}/none"], 2, r"no study in"),
         (["resume", "absent", "--runs-dir", "{tmp}/none"], 2, r"no study in"),
         (["data", "fetch", "minst"], 2, r"Did you mean 'mnist'"),
+        (["data", "fetch", "mine:data"], 2, r"Data of your own come with a training function"),
         (["ui", "--runs-dir", "{tmp}/none", "--host", "0.0.0.0"], 2, r"Set ABLATE_UI_TOKEN"),
         (["search", "{tiny}", "--runs-dir", "{tmp}", "--tracker", "mlfow"], 2, r"Did you mean 'mlflow'"),
     ],

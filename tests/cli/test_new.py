@@ -202,6 +202,15 @@ def test_a_new_file_is_searched(folder: Path, capfd: Any) -> None:
     shutil.rmtree(folder / "runs" / "fresh")
 
 
+def test_a_wrong_name_writes_no_training_function(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run(capfd, "new", "a b", "--supervised")
+    assert (code, "study = 'a b': a name has" in err) == (2, True)
+    assert not any(tmp_path.iterdir())
+
+
 WRONG = {
     "two kinds": (
         ["--task", "digits", "--function", "a:b"],
