@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils import _pytree as pytree
 
 from ablate.base.errors import TrialError
@@ -32,8 +33,8 @@ class Leaf:
 def mapped(value: Any, change: Callable[[Any], Any], other: Callable[[Any], Any]) -> Any:
     """Return a structure like `value`: tensors and leaves are changed by `change`, objects of other types by `other`.
 
-    Structures are those of torch's pytrees (lists, tuples, dictionaries, and what a library has registered), and
-    dataclasses.
+    Structures are those of torch's pytrees (lists, tuples, dictionaries, and what a library has registered), subclasses
+    of lists and dictionaries, and dataclasses.
     """
 
     def one(found: Any) -> Any:
@@ -42,9 +43,15 @@ def mapped(value: Any, change: Callable[[Any], Any], other: Callable[[Any], Any]
         if dataclasses.is_dataclass(found) and not isinstance(found, type):
             names = [field.name for field in dataclasses.fields(found) if field.init]
             return dataclasses.replace(found, **{name: mapped(getattr(found, name), change, other) for name in names})
+        if isinstance(found, dict):
+            made = copy.copy(found)
+            made.update({name: mapped(each, change, other) for name, each in found.items()})
+            return made
+        if isinstance(found, list):
+            return type(found)(mapped(each, change, other) for each in found)
         return found if isinstance(found, VALUES) else other(found)
 
-    return pytree.tree_map(one, value)
+    return pytree.tree_map(one, value, is_leaf=lambda found: isinstance(found, PackedSequence))
 
 
 def tensors_in(value: Any) -> list[Any]:

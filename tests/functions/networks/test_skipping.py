@@ -7,6 +7,7 @@ import io
 import random
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_sequence
 
 from ablate.base.errors import TrialError
 from ablate.functions.networks.replacing import replace_parts
@@ -24,7 +26,7 @@ IDS = torch.arange(10).reshape(2, 5)
 X = torch.linspace(-1, 1, 2 * 4 * 6).reshape(2, 4, 6)
 
 
-def made(kind: type[nn.Module], **what: Any) -> Any:
+def made(kind: Callable[[], nn.Module], **what: Any) -> Any:
     torch.manual_seed(0)
     network = kind()
     record = replace_parts(network, {path.replace("__", "."): action for path, action in what.items()})
@@ -99,6 +101,24 @@ class Noisy(nn.Module):
         x.mul_(2)
         y = self.norm(x) + torch.rand(x.shape)
         return {"y": y[:, :width], "even": [y > 0, (y.double(), None)], "name": "noisy"}
+
+
+class Returning(nn.Module):
+    def __init__(self, make: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.make = make
+
+    def forward(self, x: Tensor) -> Any:
+        return self.make(x)
+
+
+def test_structures_keep_their_types_and_a_packed_sequence_is_refused() -> None:
+    own_dict, own_list = type("OwnDict", (dict,), {}), type("OwnList", (list,), {})
+    found = made(partial(nn.Sequential, Returning(lambda x: own_dict(y=own_list([x])))), **{"0": "zero"})(X)
+    assert (type(found), type(found["y"])) == (own_dict, own_list)
+    assert torch.equal(found["y"][0], torch.zeros_like(X))
+    with pytest.raises(TrialError, match="replace 0: zero: it returns a PackedSequence, which is no tensor"):
+        made(partial(nn.Sequential, Returning(lambda x: pack_sequence(list(x)))), **{"0": "zero"})(X)
 
 
 def test_learning_the_output_changes_nothing() -> None:
