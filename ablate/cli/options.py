@@ -140,8 +140,8 @@ GATHERED: dict[str, Any] = {  # by the name of a field of RunOptions, in the ord
         int | None,
         typer.Option(
             min=1,
-            help="Seeds of one trial of your function that train side by side. (default: so many that none of its CPUs"
-            " idles)",
+            help="Seeds of one trial of your function that train side by side. (default: in even groups of at least one"
+            " seed per CPU of the trial; on a GPU 1)",
         ),
     ],
     "pack": Annotated[

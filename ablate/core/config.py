@@ -44,7 +44,7 @@ class TaskConfig(Frozen):
     """Settings that every data set has; each task adds its own (`ablate.engine.tasks.task_config`)."""
 
     task: str
-    """A registered task or an import path `mypkg.tasks:build`."""
+    """Name of the task; for a function or command of yours, any name."""
     validation: Annotated[float, Field(gt=0, lt=1)] = 0.1
     """Share of the training part held out for validation under `protocol: held_out`."""
     train_limit: Positive | None = None

@@ -47,7 +47,7 @@ def make_executor(options: RunOptions, home: Path, store: Place, *, code: tuple[
 
 
 def import_ahead(study: Study, options: RunOptions) -> None:
-    """Import in a thread, while Ray starts, Ray Tune, and torch for the sizes of networks."""
+    """Import Ray Tune, and torch for a study of the family, in a thread while Ray starts."""
     if options.executor != "ray":
         return
     sizing = ["ablate.engine.tasks.catalog"] if study.trainable == FAMILY else []

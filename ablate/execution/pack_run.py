@@ -139,9 +139,8 @@ def outcome_of(found: Report | Exception) -> Outcome:
 def _side_by_side(given: Assignment, seeds: int) -> dict[str, int]:
     """Return how many of a trial's seeds train at the same time, and on how many threads each.
 
-    Without a number they are divided evenly over as many rounds as each have a seed for every thread: of five seeds on
-    two threads three train, then two, so that no thread has nothing to do. On a GPU one trains at a time, as each seed
-    has a context of its own.
+    By default the seeds are divided evenly into groups, each with at least one seed per thread: of five seeds on two
+    threads three train, then two. On a GPU one trains at a time: each process takes memory for its CUDA context.
     """
     rounds = max(seeds // given.threads, 1) if given.device == "cpu" else seeds
     at_once = min(given.seeds_at_once or math.ceil(seeds / rounds), seeds)

@@ -30,7 +30,7 @@ def train(config, run):
 
 
 @pytest.mark.parametrize(
-    ("threads", "asked", "together", "each_has"),
+    "case",  # threads of the trial, seeds at once as asked, begun when each seed ends, threads of each seed
     [
         (1, None, (1, 2, 3, 4, 5), 1),
         (2, None, (3, 3, 3, 5, 5), 1),
@@ -40,14 +40,8 @@ def train(config, run):
         (10, None, (5, 5, 5, 5, 5), 2),
     ],
 )
-def test_seeds_of_a_trial_train_in_even_groups(
-    threads: int,
-    asked: int | None,
-    together: tuple[int, ...],
-    each_has: int,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_seeds_of_a_trial_train_in_even_groups(case: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads, asked, together, each_has = case
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "meeting.py").write_text(MEETING)
     (tmp_path / "here").mkdir()

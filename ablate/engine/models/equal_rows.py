@@ -7,8 +7,9 @@ rows and in any place. Matrices of a batched product are computed one by one, so
   multiple of ALIGNMENT in each row (`training.state.lay_out`), and an evaluation fills its last batch (`filled`). The
   batch size of training is the user's: the rule holds for multiples of 32, or of 16 where all widths are even.
 - torch multiplies a matrix by a vector in another way for one row than for several (`product`).
-- Layer normalisation makes one pass for each row (`layers.norm_by_replicate`), and dropout draws from a generator of
-  the row's own (`layers.Dropout`).
+- torch's attention computes one sample and head after another on a CPU (`attention.attend_by_head`).
+- Layer normalisation makes one pass per row (`layers.norm_by_replicate`). Dropout has one generator per row
+  (`layers.Dropout`).
 """
 
 from __future__ import annotations

@@ -105,10 +105,6 @@ class ReplicaGroup:
             written: Tensor = self.module.greedy(source_rbs, start=start, end=end, steps=steps)  # type: ignore[operator]
         return written
 
-    def key_dropout(self, keys: Sequence[int]) -> None:
-        """Give the dropout of every row its own generator, seeded from the row's key."""
-        self.give_generators([torch.Generator(self.device).manual_seed(key) for key in keys])
-
     def give_generators(self, generators: list[torch.Generator]) -> None:
         """Set each row's generator of dropout."""
         self.generators = generators

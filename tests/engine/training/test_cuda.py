@@ -208,7 +208,7 @@ def test_a_step_waits_for_nothing(name: str, precision: str) -> None:
     common, one, samples = prepared(config)
     group, means = common.group, Means(None)
     group.module.train()
-    group.key_dropout(range(group.rows))
+    group.give_generators([torch.Generator(group.device).manual_seed(key) for key in range(group.rows)])
     batches = samples.batches(one.parts.train.index, 32)
 
     def step() -> None:
@@ -250,7 +250,7 @@ def test_a_replayed_step_is_the_ordinary_one(precision: str, name: str, caplog: 
         step = group.step if kind == "ordinary" else training_step(group, steps=steps)
         assert isinstance(step, GraphedStep) == (kind == "replayed")
         group.module.train()
-        group.key_dropout([0, 0])
+        group.give_generators([torch.Generator(group.device).manual_seed(key) for key in [0, 0]])
         for epoch in range(2):
             for row, generator in enumerate(group.generators):
                 generator.manual_seed(10 * row + epoch)

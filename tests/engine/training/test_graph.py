@@ -58,7 +58,7 @@ def new_group(model: ModelConfig = MODEL, trains: Sequence[TrainConfig] = TRAINS
     schedules = [multipliers(t.schedule, epochs=1, steps_per_epoch=STEPS) for t in trains]
     group = ReplicaGroup(build(model, SHAPE), start, trains, schedules, loss=Classification().loss)
     group.module.train()
-    group.key_dropout(range(len(trains)))
+    group.give_generators([torch.Generator(group.device).manual_seed(key) for key in range(len(trains))])
     return group
 
 
@@ -143,7 +143,7 @@ def test_other_batches_rows_or_factors_are_recorded_anew() -> None:
     assert run() == (1, 3)  # the first one is compared
     assert run() == (0, WARM_UP + 2)
     assert run(8) == (1, 2)
-    group.key_dropout(range(3))  # other generators
+    group.give_generators([torch.Generator(group.device).manual_seed(key) for key in range(3)])
     assert run(8) == (1, 2)
     group.restore(group.tensors())
     assert run(8) == (1, 2)
@@ -166,7 +166,7 @@ def test_generators_of_a_network_without_dropout_do_not_matter() -> None:
     recorder = FakeGraphs()
     step = GraphedStep(group, record=recorder)
     for epoch in range(3):
-        group.key_dropout([epoch] * 3)
+        group.give_generators([torch.Generator(group.device).manual_seed(key) for key in [epoch] * 3])
         for x, targets in batches(WARM_UP + 1):
             step(x, targets)
     assert recorder.recorded == 1

@@ -63,7 +63,7 @@ def test_a_history_is_bounded_as_declared(tmp_path: Path, startup: int) -> None:
         run_all(search)
     assert len(SHOWN[-1]) == 1
     asked = [request.startup_trials for request in ASKED[-12:]]
-    assert asked == [startup] * startup + [1] * (12 - startup), "it never sees so many"
+    assert asked == [startup] * startup + [1] * (12 - startup), "it never sees that many trials"
 
 
 def test_of_another_studys_trials_it_is_shown_what_it_declares(tmp_path: Path) -> None:

@@ -322,17 +322,9 @@ def noisy(config: TrialConfig, epoch: int) -> float:
     return 0.5 + SD * epoch * float(stream(0, "digits", config.seeds[0], "curve").standard_normal())
 
 
-def test_a_gain_of_a_training_that_does_not_use_its_seed_is_not_kept(tmp_path: Path) -> None:
-    with opened(campaign_of(), tmp_path) as (search, _, ledger):
-        train(search, lambda config, epoch: 0.5, (1,))
-        ask(ledger, settings={RATE: 0.2})
-        train(search, lambda config, epoch: 0.5 + 0.1 * is_candidate(config), (1,))
-    [found] = decided(tmp_path)
-    assert (found["state"], found["reason"], found["runs"]) == ("discard", "equal-seeds", 3)
-
-
-def test_a_step_needs_runs_that_differ(tmp_path: Path) -> None:
-    with opened(campaign_of(mode="explore"), tmp_path) as (search, _, ledger):
+@pytest.mark.parametrize("asked", [{}, {"mode": "explore"}], ids=["by default", "explore"])
+def test_a_gain_of_a_training_that_does_not_use_its_seed_is_not_kept(tmp_path: Path, asked: dict[str, Any]) -> None:
+    with opened(campaign_of(**asked), tmp_path) as (search, _, ledger):
         train(search, lambda config, epoch: 0.5, (1,))
         ask(ledger, settings={RATE: 0.2})
         train(search, lambda config, epoch: 0.5 + 0.1 * is_candidate(config), (1,))
