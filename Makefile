@@ -78,11 +78,11 @@ schema: $(STAMP) ## write search_spaces/schema.json and the pages of docs/refere
 	$(BIN)/ablate schema > search_spaces/schema.json
 	$(BIN)/python docs/generated.py
 
-bench: $(STAMP) ## the measured claims of docs/benchmarks.md
+bench: $(STAMP) ## the measured claims of docs/measured/benchmarks.md
 	$(RUN_ENV) $(BIN)/python benchmarks/overhead.py
 	$(RUN_ENV) $(BIN)/python benchmarks/training.py
 
-calibration: $(STAMP) ## simulations with known answers: what intervals, tests and fits do (docs/calibration.md)
+calibration: $(STAMP) ## simulations with known answers: what intervals, tests and fits do (docs/measured/calibration.md)
 	$(RUN_ENV) $(BIN)/python benchmarks/calibration.py
 	$(RUN_ENV) $(BIN)/python benchmarks/outside_seeds.py
 	$(RUN_ENV) $(BIN)/python benchmarks/judging_seeds.py

@@ -20,8 +20,8 @@ from ablate.driver.alone import only_study
 from ablate.driver.options import RunOptions, limits_of
 from ablate.driver.plain_values import study_text
 from ablate.driver.run import search as run_study
-from ablate.functions.source import CODE, find_code, import_path, kept_if_refused, write_module
-from ablate.results.comparison.verdicts import verdicts
+from ablate.functions.code.module import CODE, find_code, import_path, kept_if_refused, write_module
+from ablate.results.comparison.rows import verdicts
 from ablate.results.report import draw_figures
 from ablate.results.trials.tables import reports_table, trials_table
 from ablate.studies.campaign_status import status_of
@@ -136,7 +136,7 @@ class StudyHandle:
     def verdicts(self) -> pl.DataFrame:
         """Return the verdict on each variant of a comparison: its paired difference from the baseline, and its claims.
 
-        The columns are those of `verdicts.csv` (docs/compare.md). Without `compare.margin` verdicts are null. Raises
+        The columns are those of `comparison.csv` (docs/compare.md). Without `compare.margin` verdicts are null. Raises
         RequestError for a study without `compare`.
         """
         found = self._stored()

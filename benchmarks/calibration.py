@@ -2,7 +2,7 @@
 
     python benchmarks/calibration.py                 # 45 minutes on two cores; writes CSV and page
     python benchmarks/calibration.py --share 0.05    # fewer repetitions, printed only
-    python benchmarks/calibration.py --only fits     # the rows of one function, printed only
+    python benchmarks/calibration.py --only looks    # the rows of one function, printed only
 
 Each function of `ROWS` yields rows; `share` scales its repetitions. A row passes if the measured value is inside its
 target, give or take three standard errors of the simulation.
@@ -28,10 +28,9 @@ from calibration_answers import (
     verdict_families,
     verdict_rules,
 )
-from calibration_datasets import other_datasets, unequal_datasets
-from calibration_fits import exponents, other_laws, true_laws
-from calibration_fronts import front_chances, hypervolumes, unequal_seeds
-from calibration_importance import importance_rows, size_rows
+from calibration_fits import broken_laws, curve_coverage, equal_exponents, selected_fronts
+from calibration_fronts import chosen_fronts, front_chances, unequal_seeds
+from calibration_importance import importance_rows
 from calibration_intervals import (
     bootstrap,
     family_wise,
@@ -45,8 +44,8 @@ from calibration_intervals import (
 )
 from calibration_judging import collapsing_changes, first_runs, normal_changes, other_changes
 from calibration_rows import Row
-from calibration_samples import best_of_several, other_samples, populations
-from calibration_shapes import answer_shapes, verdict_shapes
+from calibration_samples import best_of_several, few_errors, other_samples, populations
+from calibration_shapes import answer_shapes, equal_seeds, several_metrics, verdict_shapes
 from calibration_skewed import collapsing_rows, placebos, second_test_power, skewed_rows
 from calibration_tuning import tuned_verdicts
 from record import RESULTS, ROOT, commit, versions
@@ -66,6 +65,8 @@ ROWS: tuple[Callable[[float], Iterator[Row]], ...] = (
     verdict_families,
     verdict_shapes,
     answer_shapes,
+    several_metrics,
+    equal_seeds,
     skewed_rows,
     collapsing_rows,
     second_test_power,
@@ -77,25 +78,24 @@ ROWS: tuple[Callable[[float], Iterator[Row]], ...] = (
     near_one,
     populations,
     other_samples,
+    few_errors,
     best_of_several,
-    other_datasets,
-    unequal_datasets,
     unequal_seeds,
     front_chances,
-    hypervolumes,
+    chosen_fronts,
     redundant_pairs,
     importance_rows,
-    size_rows,
-    true_laws,
-    exponents,
-    other_laws,
+    curve_coverage,
+    selected_fronts,
+    broken_laws,
+    equal_exponents,
     normal_changes,
     other_changes,
     collapsing_changes,
     first_runs,
 )
 CSV = RESULTS / "calibration.csv"
-PAGE = ROOT / "docs" / "calibration.md"
+PAGE = ROOT / "docs" / "measured" / "calibration.md"
 BEGIN, END = "<!-- table: make calibration -->", "<!-- end of table -->"
 PACKAGES = ("numpy", "scipy", "statsmodels", "polars")
 FIELDS = ("what", "setting", "n", "measured", "error", "low", "high", "pass", "commit", "versions")
@@ -159,7 +159,8 @@ def with_table(page: str, results: str) -> str:
         n, measured = extent(group, "n"), extent(group, "measured")
         passed = "pass" if all(row["pass"] == "pass" for row in group) else "FAIL"
         lines.append(f"| {what} | {setting} | {n} | {measured} | {goal} | {passed} |")
-    made = f"Commit {rows[0]['commit']}; {rows[0]['versions']}. The CSV has each setting, with its standard error."
+    made_by = ", ".join(dict.fromkeys(row["commit"] for row in rows))
+    made = f"Commit {made_by}; {rows[0]['versions']}. The CSV has each setting, with its standard error."
     return "\n".join([head + BEGIN, "", *lines, "", made, "", END + rest.partition(END)[2]])
 
 

@@ -10,7 +10,6 @@ import numpy as np
 import scipy
 from calibration_rows import Row, average, generator, rate, repetitions
 
-from ablate.results.comparison.effects import shapley_weights
 from ablate.results.comparison.verdicts import HARMFUL, NON_INFERIOR, SUPERIOR, adjust, claims_of, margin_p, p_two_sided
 from ablate.results.front.answer import compare_with_best, unselected_best
 from ablate.results.statistics.adjustment import holm
@@ -157,13 +156,10 @@ def verdict_families(share: float) -> Iterator[Row]:
 
 
 def redundant_pairs(share: float) -> Iterator[Row]:
-    """What leaving one part out, and Shapley values, say of f = .60 + .20 where one of two parts is there."""
-    names, removed = ("a", "b"), (("a", "removed"), ("b", "removed"))
-    arms = [tuple(each) for size in range(3) for each in itertools.combinations(removed, size)]
-    truth = np.array([0.60 + 0.20 * (len(arm) < 2) for arm in arms])
-    values = truth + 0.01 * generator("redundant").standard_normal((repetitions(20_000, share), len(arms)))
-    left_out = values[:, arms.index(())] - values[:, arms.index((removed[0],))]
+    """What leaving one part out, and the interaction, say of f = .60 + .20 where one of two parts is there."""
+    truth = np.array([0.80, 0.80, 0.80, 0.60])  # complete, without a, without b, bare
+    values = truth + 0.01 * generator("redundant").standard_normal((repetitions(20_000, share), len(truth)))
+    whole, first, second, bare = values.T
     setting = "two parts of which one is enough, seed sd 0.01"
-    yield average("redundant pair: gain of a part that is left out", setting, left_out, (0.0, 0.0))
-    shapley = values @ shapley_weights("a", names, arms)
-    yield average("redundant pair: Shapley value of a part", setting, shapley, (0.10, 0.10))
+    yield average("redundant pair: gain of a part that is left out", setting, whole - first, (0.0, 0.0))
+    yield average("redundant pair: interaction", setting, whole - first - second + bare, (-0.20, -0.20))

@@ -1,4 +1,4 @@
-"""Rows on networks with unequal seeds, probabilities of fronts and picks, and the hypervolume."""
+"""Rows on networks with unequal seeds and probabilities of fronts."""
 
 from __future__ import annotations
 
@@ -7,22 +7,19 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
-import scipy
 from calibration_rows import Row, average, generator, rate, repetitions
 
 from ablate.results.front.answer import compare_with_best, unselected_best
-from ablate.results.front.front_uncertainty import draw_means, volume
-from ablate.results.front.picking import Bound, keeping_probabilities
+from ablate.results.front.front_uncertainty import draw_means
 from ablate.results.statistics.two_way import lay_out
 
 SHARES = (0.0, 0.5, 0.9)  # of a seed's variance that all networks share
-CORNER = np.array([0.4, 5.5])
 SEED_SD, BINS = 0.015, 5
 FRONT, ABOUT = "P(front)", "P(front) of draws about the means (not used)"
-PICK, FRESH, ALONE = "ablate pick, mean", "ablate pick, fresh training", "ablate pick, t of the picked seeds (not used)"
 LAW, EQUAL = "scattered about a law", "almost equal (a known limit above .4)"
 CLOSE = "close to a law (a known limit)"
-NOT_USED = (ABOUT, ALONE)
+CHOSEN, TRIED = "a front that a search chose (said too low)", 60  # networks tried on one seed
+NOT_USED = (ABOUT,)
 FEW = 100  # statements below which a bin has no row
 Values = np.ndarray
 
@@ -82,7 +79,7 @@ def worlds(random: np.random.Generator, networks: int) -> dict[str, tuple[Values
 
 
 def front_chances(share: float) -> Iterator[Row]:
-    """What a stated probability of being on the front, or of keeping a bound, is worth: true shares in bins of it."""
+    """What a stated probability of being on the front is worth: true shares in bins of it."""
     said: dict[tuple[str, str], list[tuple[float, bool]]] = {}
     sizes = itertools.product((6, 20), (3, 5, 10), (0.0, 0.7), range(repetitions(60, share)))
     random = generator("front chances")
@@ -93,25 +90,26 @@ def front_chances(share: float) -> Iterator[Row]:
             about = means + math.sqrt(lay_out(losses).residual / seeds) * random.standard_normal((400, networks))
             for what, drawn in ((FRONT, draw_means(losses, costs[:, None], random, draws=400)), (ABOUT, about)):
                 said.setdefault((what, name), []).extend(zip(lowest(drawn).mean(axis=0).tolist(), on, strict=True))
-            asked = float(np.quantile(errors, random.uniform(0.1, 0.9)) + 0.02 * random.standard_normal())
-            bound = Bound(metric="", op="<=", bound=asked, asked="")
-            if (kept := np.flatnonzero(means <= asked)).size:
-                pick = int(kept[0])
-                order = [pick, *(i for i in range(networks) if i != pick)]
-                fresh, mean = keeping_probabilities(losses[order], costs[order, None], bound, random) or (0.0, 0.0)
-                alone = (asked - means[pick]) / (losses[pick].std(ddof=1) / math.sqrt(seeds))
-                holds = bool(errors[pick] <= asked)
-                said.setdefault((PICK, name), []).append((mean, holds))
-                said.setdefault((ALONE, name), []).append((float(scipy.special.stdtr(seeds - 1, alone)), holds))
-                new = bool(errors[pick] + SEED_SD * random.standard_normal() <= asked)
-                said.setdefault((FRESH, name), []).append((fresh, new))
-    for what in (FRONT, PICK, FRESH, ABOUT, ALONE):
+    for what in (FRONT, ABOUT):
         own = {name: pairs for (whose, name), pairs in said.items() if whose == what}
-        for name in {FRONT: list(own), ABOUT: [LAW, EQUAL]}.get(what, ()):
+        for name in list(own) if what == FRONT else [LAW, EQUAL]:
             yield from bin_rows(what, name, own[name])
         if what != ABOUT:
             four = [pair for name, pairs in own.items() if name != CLOSE for pair in pairs]
             yield from bin_rows(what, "the four other worlds", four)
+
+
+def chosen_fronts(share: float) -> Iterator[Row]:
+    """The same for a front that a search chose: of TRIED networks the best by one seed, then trained on fresh ones."""
+    random, said = generator("chosen fronts"), list[tuple[float, bool]]()
+    for seeds, shared, _ in itertools.product((3, 5, 10), (0.0, 0.7), range(repetitions(200, share))):
+        costs, errors = worlds(random, TRIED)[LAW]
+        tried = lowest(SEED_SD * seeded(random, errors / SEED_SD, 1, shared).T)[0]
+        costs, errors = costs[tried], errors[tried]
+        losses = SEED_SD * seeded(random, errors / SEED_SD, seeds, shared)
+        drawn = draw_means(losses, costs[:, None], random, draws=400)
+        said += zip(lowest(drawn).mean(axis=0).tolist(), lowest(errors[None])[0].tolist(), strict=True)
+    yield from bin_rows(FRONT, CHOSEN, said)
 
 
 def lowest(losses: Values) -> Values:
@@ -128,32 +126,8 @@ def bin_rows(what: str, name: str, pairs: list[tuple[float, bool]]) -> Iterator[
         if inside.sum() >= FEW:
             mean = float(chances[inside].mean())
             limited = name == CLOSE or (name == EQUAL and k > 1) or what in NOT_USED
-            slack = 0.35 if limited else 0.05
-            target = (round(max(mean - slack, 0), 3), round(min(mean + slack, 1), 3))
+            slack = 0.45 if what in NOT_USED else 0.35 if limited else 0.05
+            above = 0.15 if name == CHOSEN else slack
+            target = (round(max(mean - slack, 0), 3), round(min(mean + above, 1), 3))
             setting = f"said {k / BINS:g} to {(k + 1) / BINS:g}, mean {mean:.2f}; {name}"
             yield rate(f"{what}: true share", setting, true[inside], target)
-
-
-def hypervolumes(share: float) -> Iterator[Row]:
-    """Bias of the hypervolume and coverage of its interval."""
-    for name, networks in itertools.product((LAW, EQUAL), (6, 20, 30)):
-        for shared in SHARES:
-            random, hits, bias, plain = generator("hypervolume", name, networks, str(shared)), [], [], []
-            for repetition in range(repetitions(300, share)):
-                costs, errors = worlds(random, networks)[name]
-                losses = SEED_SD * seeded(random, errors / SEED_SD, (3, 5, 10)[repetition % 3], shared)
-                true = volume(errors, costs[:, None], CORNER)
-                drawn = [
-                    volume(row, costs[:, None], CORNER) for row in draw_means(losses, costs[:, None], random, draws=200)
-                ]
-                low, high = np.quantile(drawn, (0.025, 0.975))
-                hits.append(low <= true <= high)
-                bias.append(np.mean(drawn) / true - 1)
-                plain.append(volume(losses.mean(axis=1), costs[:, None], CORNER) / true - 1)
-            setting = f"{networks} networks {name.partition(' (')[0]}, 3 to 10 seeds, {shared:g} of the variance shared"
-            yield rate("hypervolume: coverage", setting, hits, (0.92, 1.0))
-            yield average("hypervolume: bias as a share", setting, np.array(bias), (-0.01, 0.01))
-            if shared == 0:
-                yield average(
-                    "hypervolume of the means (not used): bias as a share", setting, np.array(plain), (-0.01, 0.05)
-                )

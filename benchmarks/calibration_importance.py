@@ -1,34 +1,27 @@
-"""Rows on importance: a planted world in which only the width matters, searched by random draws, TPE and `front`.
-
-And importance for the number of parameters in the digits' space: draws and a forest against all networks.
-"""
+"""Rows on importance: a planted world in which only the width matters, searched by random draws, TPE and `front`."""
 
 from __future__ import annotations
 
 import math
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 from statistics import median
 from typing import Any, ClassVar
-from unittest.mock import patch
 
 import numpy as np
 import optuna
-from calibration_rows import Row, average, generator, rate, repetitions
+from calibration_rows import Row, generator, rate, repetitions
 from optuna.importance import PedAnovaImportanceEvaluator
 from optuna.trial import TrialState
 
 from ablate.core.trainable import load_trainable
 from ablate.core.trial import Decision, Report
 from ablate.core.trial import TrialState as State
-from ablate.driver import space_sizes
-from ablate.driver.space_sizes import SpaceSizes
 from ablate.results.importance.importance import importances
-from ablate.study import Study, read_study
+from ablate.study import Study
 from ablate.study.space import Choices, FloatRange, IntRange, Space
 from ablate.tuning.dataset_search import DatasetSearch
-from ablate.tuning.sampling.search_space import SearchSpace, decode, inner_at_share
+from ablate.tuning.sampling.search_space import SearchSpace
 from ablate.tuning.state.trial_progress import ReportSummary
 
 SPACE = SearchSpace.of(
@@ -42,7 +35,6 @@ SPACE = SearchSpace.of(
         }
     )
 )
-DIGITS = Path(__file__).parents[1] / "search_spaces" / "digits.yaml"
 GAIN = {8: 0.0, 16: 1.0, 32: 1.6, 64: 2.0}  # in standard deviations of a seed
 EPOCHS, RUNGS = 9, (1, 3)
 SAMPLERS = {"random": optuna.samplers.RandomSampler, "tpe": optuna.samplers.TPESampler}
@@ -51,17 +43,19 @@ SAMPLERS = {"random": optuna.samplers.RandomSampler, "tpe": optuna.samplers.TPES
 def importance_rows(share: float) -> Iterator[Row]:
     """How often the right setting is first, in the forest of the reports and in PED-ANOVA, and false alarms."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    for sampler, trials in (("random", 60), ("tpe", 60), ("tpe", 200), ("front", 60)):
+    for sampler, trials, stops in (
+        ("random", 60, True), ("tpe", 60, True), ("tpe", 60, False), ("tpe", 200, True), ("front", 60, True),
+    ):  # fmt: skip
         first, compared, false = [], [], []
         for seed in range(repetitions(40, share)):
             search = Front(seed, trials) if sampler == "front" else Optuna(sampler, seed)
-            settings, losses = searched(search, sampler, trials, seed, gain=1.0)
+            settings, losses = searched(search, sampler, trials, seed, gain=1.0, stops=stops)
             found = importances("loss", losses, settings, SPACE.space, study_seed=seed, dataset="planted")
             first.append(found.order[0] == "width")
             false += [row.is_told for row in found.rows if row.parameter != "width"]
             if isinstance(search, Optuna):
                 compared.append(ped_anova(search.study) == "width")
-        setting = f"{sampler}, {trials} trials, early stopping"
+        setting = f"{sampler}, {trials} trials, {'' if stops else 'no '}early stopping"
         yield rate("importance: the setting that matters is first", setting, first, (0.8, 1.0))
         if compared:
             yield rate("importance by PED-ANOVA (not used): it is first", setting, compared, (0.0, 0.6))
@@ -75,48 +69,6 @@ def importance_rows(share: float) -> Iterator[Row]:
             false += [row.is_told for row in found.rows]
         setting = f"{sampler}, 60 trials, early stopping"
         yield rate("importance: told of a setting where none has influence", setting, false, (0, 0.05))
-
-
-def size_rows(share: float) -> Iterator[Row]:
-    """How far the total shares for a size are from the exact ones, from draws of the space and from 60 trials."""
-    study, _ = read_study(DIGITS)
-    trainable = load_trainable(study.trainable)
-    facts = trainable.find_facts(study.datasets["digits"], None)
-    space = study.space_for("digits")
-    settings = {"dataset": "digits", "metrics": ["params"], "trainable": trainable, "facts": facts}
-    settings |= {"say": print, "clock": lambda: 0.0, "seconds": 1.0}
-    exact = SpaceSizes(study=study, **settings).shares([])["shares"]["params"]
-    truth = {name: exact.get(name, (0.0, 0.0))[1] for name in space.names()}
-    covered, drawn, listed, forest, told = [], [], [], [], []
-    for seed in range(repetitions(24, share)):
-        with patch.object(space_sizes, "CELLS", 0):
-            found = SpaceSizes(study=study.model_copy(update={"seed": seed}), **settings).shares([])
-        totals = {name: total for name, (_, total) in found["shares"]["params"].items()}
-        drawn.append(max(abs(totals.get(name, 0.0) - truth[name]) for name in truth))
-        covered.append(drawn[-1] <= 2 * found["error"])
-        listed += [name in totals for name in truth if truth[name] == 0]
-        points = _random_points(space, 60, seed)
-        sizes = [s["params"] for s in trainable.measure([study.settings_of("digits", p) for p in points], facts)]
-        rows = importances("params", np.log10(sizes).tolist(), points, space, study_seed=seed, dataset="digits").rows
-        forest.append(max(abs(row.total - truth[row.parameter]) for row in rows))
-        told += [row.is_told for row in rows if truth[row.parameter] == 0]
-    setting = "digits, parameters"
-    yield rate("importance of a size: draws are within two standard errors", setting, covered, (0.9, 1.0))
-    yield average("importance of a size: largest error of a share, from draws", setting, np.array(drawn), (0.0, 0.05))
-    yield rate("importance of a size: a setting that cannot enter is listed", setting, listed, (0.0, 0.0))
-    name = "importance of a size by the forest of 60 trials (not used)"
-    yield average(f"{name}: largest error of a share", setting, np.array(forest), (0.0, 0.5))
-    yield rate(f"{name}: told of a setting that cannot enter", setting, told, (0.0, 0.05))
-
-
-def _random_points(space: Space, number: int, seed: int) -> list[dict[str, Any]]:
-    """Return random configurations of a space."""
-    units = generator("importance", "sizes", seed).random((number, len(space.ranges)))
-    specs = space.ranges.items()
-    return [
-        space.active({name: decode(spec, inner_at_share(spec, u)) for (name, spec), u in zip(specs, row, strict=True)})
-        for row in units
-    ]
 
 
 class Optuna:
@@ -181,16 +133,16 @@ class Front:
 
 
 def searched(
-    search: Optuna | Front, sampler: str, trials: int, seed: int, *, gain: float
+    search: Optuna | Front, sampler: str, trials: int, seed: int, *, gain: float, stops: bool = True
 ) -> tuple[list[dict[str, Any]], list[float]]:
-    """Return settings and losses of a search with early stopping, the losses of stopped trials forecast."""
+    """Return settings and losses of a search, which `stops` trials early; the losses of stopped trials are forecast."""
     random = generator("importance", sampler, trials, seed, str(gain))
     curves: list[tuple[dict[str, Any], list[float]]] = []
     rungs: dict[int, list[float]] = {rung: [] for rung in RUNGS}
     for _ in range(trials):
         values = search.ask()
         curve = learning_curve(gain * GAIN[values["width"]], random)
-        length = next((rung for rung in RUNGS if stopped(rungs[rung], curve[rung - 1])), EPOCHS)
+        length = next((rung for rung in RUNGS if stops and stopped(rungs[rung], curve[rung - 1])), EPOCHS)
         search.tell(curve[:length])
         curves.append((values, curve[:length]))
     whole = [curve for _, curve in curves if len(curve) == EPOCHS]

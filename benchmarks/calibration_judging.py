@@ -13,7 +13,7 @@ from calibration_rows import Row, average, generator, rate, repetitions
 from scipy.special import stdtr
 
 from ablate.base.judging import Pool, Rule, Sample, compare, is_far_behind
-from ablate.tuning.stages.candidate_runs import EARLY
+from ablate.tuning.stages.candidate_runs import EARLY, WINDOW
 
 Arms = Callable[[np.random.Generator, np.ndarray], np.ndarray]
 CAMPAIGNS, NULLS, PROBED, WIDTH = 1_000, 100, 50, 64
@@ -45,6 +45,7 @@ class Campaigns:
     rule: Rule
     child: float = 0.0  # correlation of a candidate's seeds with those of the best looking one
     is_one_order: bool = False  # whether all candidates have the same order of seeds
+    drift: float = 0.0  # what each candidate gains over the one before by the time of its runs, in sd of a run
     pool: Pool = field(init=False)
     reference_runs: np.ndarray = field(init=False)
     is_over: np.ndarray = field(init=False)
@@ -52,11 +53,26 @@ class Campaigns:
     def __post_init__(self) -> None:
         """Draw the seeds' common part and the runs of the reference."""
         self.pool = Pool(**{each.name: np.zeros(self.number) for each in fields(Pool)})
-        self.seeds = self.random.standard_normal((self.number, WIDTH))
-        self.reference = self.arms(self.random, self.seeds)
-        self.reference_runs = np.full(self.number, self.rule.reference_runs(1))
+        self.ended_runs = np.zeros(self.number)  # of the reference in earlier windows
+        self.open_window()
         self.is_over = np.zeros(self.number, dtype=bool)
         self.best, self.best_gain = np.zeros_like(self.seeds), np.zeros(self.number)
+
+    def open_window(self) -> None:
+        """Draw other seeds, and the reference's runs on them."""
+        self.seeds = self.random.standard_normal((self.number, WIDTH))
+        self.still = self.arms(self.random, self.seeds)
+        self.reference, self.age = self.still, np.zeros_like(self.still)
+        self.reference_runs = np.full(self.number, self.rule.reference_runs(1))
+
+    def pass_time(self, k: int) -> None:
+        """Begin candidate k: after a whole window with other seeds; the reference's next runs are trained now."""
+        if self.rule.alpha < 1 and k > 1 and (k - 1) % WINDOW == 0:
+            self.ended_runs += self.reference_runs
+            self.open_window()
+            self.best[:], self.best_gain[:], self.age[:] = 0.0, 0.0, k
+        self.age = np.where(np.arange(WIDTH) < self.reference_runs[:, None], self.age, k)
+        self.reference = self.still + self.drift * self.age
 
     def candidate(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the next candidate on every seed, and its order of seeds: those of the reference first, at random."""
@@ -128,7 +144,9 @@ def run_campaigns(campaigns: Campaigns, *, nulls: int = NULLS) -> Outcome:
     spent = np.zeros(campaigns.number)
     kept, gains = dict[float, np.ndarray](), dict[float, np.ndarray]()
     for k in range(1, nulls + 1):
+        campaigns.pass_time(k)
         values, order = campaigns.candidate()
+        values = values + campaigns.drift * k
         for effect in EFFECTS if k == PROBED else ():
             before = campaigns.reference_runs.copy()
             found, _, gain = campaigns.judge(values + effect, order, k)
@@ -140,7 +158,7 @@ def run_campaigns(campaigns: Campaigns, *, nulls: int = NULLS) -> Outcome:
         campaigns.is_over = campaigns.is_over | found
         is_best = (runs > 0) & (gain > campaigns.best_gain)
         campaigns.best[is_best], campaigns.best_gain[is_best] = values[is_best], gain[is_best]
-    all_in = ((spent + campaigns.reference_runs) / nulls)[~campaigns.is_over]
+    all_in = ((spent + campaigns.ended_runs + campaigns.reference_runs) / nulls)[~campaigns.is_over]
     return Outcome(false_keep=campaigns.is_over, all_in=all_in, kept=kept, gains=gains)
 
 
@@ -151,7 +169,7 @@ def normal_changes(share: float) -> Iterator[Row]:
         found = run_campaigns(campaigns(random, share, arms=smooth_arms(r=r)))
         nulls, tried = f"{NOTHING}, r = {r:g}", f"candidate {PROBED} of {{:g}} sd, r = {r:g}"
         yield rate(FALSE_KEEP, nulls, found.false_keep, (0.0, 0.05))
-        yield average("judging: runs of a candidate, with its part of the reference's", nulls, found.all_in, (0.0, 3.1))
+        yield average("judging: runs of a candidate, with its part of the reference's", nulls, found.all_in, (0.0, 3.7))
         for effect, least in zip(EFFECTS, (0.4, 0.8), strict=True):
             yield rate("judging: power", tried.format(effect), found.kept[effect], (least, 1.0))
         flattery = found.gains[1.0] - 1.0
@@ -163,6 +181,13 @@ def normal_changes(share: float) -> Iterator[Row]:
 
 def other_changes(share: float) -> Iterator[Row]:
     """False keeps of arms with unequal spread, of an agent that overfits to the seeds, and in mode `explore`."""
+    for drift, r in ((0.006, 0.0), (0.006, 0.9), (0.02, 0.0)):
+        found = run_campaigns(
+            campaigns(generator("drift", str(drift), str(r)), share, arms=smooth_arms(r=r), drift=drift)
+        )
+        words, limit = (" (a known limit)", 0.2) if drift > 0.006 else ("", 0.05)
+        setting = f"{NOTHING}, runs that drift by {drift * NULLS:g} sd, r = {r:g}"
+        yield rate(FALSE_KEEP + words, setting, found.false_keep, (0.0, limit))
     unequal = campaigns(generator("judging unequal"), share, arms=smooth_arms(spread=0.5))
     yield rate(FALSE_KEEP, f"{NOTHING}, sd of log sd 0.5", run_campaigns(unequal).false_keep, (0.0, 0.05))
     for child, is_one_order in ((0.5, False), (0.8, False), (0.95, False), (0.8, True)):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import scipy
@@ -20,17 +21,24 @@ METRIC = "test_accuracy"
 FOUND, TODAY = "interval over seeds and samples", "interval over seeds (for these samples only)"
 
 
-def right(random: np.random.Generator, accuracies: list[float], seeds: int) -> np.ndarray:
+def right(random: np.random.Generator, accuracies: list[float], seeds: int, samples: int = SAMPLES) -> np.ndarray:
     """Return 0 or 1 by network, seed and sample, [networks, seeds, samples]; each is a probit of its population."""
-    hard = math.sqrt(SHARED) * random.standard_normal((1, SAMPLES))
+    hard = math.sqrt(SHARED) * random.standard_normal((1, samples))
     found = []
     for accuracy in accuracies:
         middle = float(scipy.special.ndtri(accuracy))
         by_seed = SEED_SD * math.sqrt(2 * math.pi) * math.exp(middle**2 / 2)
-        own = math.sqrt(OWN) * random.standard_normal((1, SAMPLES))
-        rest = math.sqrt(1 - SHARED - OWN - by_seed**2) * random.standard_normal((seeds, SAMPLES))
+        own = math.sqrt(OWN) * random.standard_normal((1, samples))
+        rest = math.sqrt(1 - SHARED - OWN - by_seed**2) * random.standard_normal((seeds, samples))
         found.append(middle + by_seed * random.standard_normal((seeds, 1)) + hard + own + rest > 0)
     return np.array(found, dtype=np.float64)
+
+
+def mostly_easy(random: np.random.Generator, accuracies: list[float], seeds: int, samples: int) -> np.ndarray:
+    """Return the same where most samples have no error, and few have many: errors are Beta, alike for all networks."""
+    quantiles = random.random(samples)
+    errors = [scipy.special.betaincinv(0.3 * (1 - each), 0.3 * each, quantiles) for each in accuracies]
+    return np.array([random.random((seeds, samples)) > each for each in errors], dtype=np.float64)
 
 
 def spread_of(values: np.ndarray) -> Spread:
@@ -86,18 +94,54 @@ def other_samples(share: float) -> Iterator[Row]:
                 yield rate(f"{TODAY}: {what}", setting, alone, (0.05, 0.5))
 
 
+def few_errors(share: float) -> Iterator[Row]:
+    """Coverage where a page warns of few errors: an accuracy in the population, and a difference of 0."""
+    cases = itertools.product((right, mostly_easy), ((0.98, 100), (0.99, 359), (0.98, 359)), (3, 5, 10))
+    for draw, (accuracy, samples), seeds in cases:
+        random, covered, equal = generator("few errors", draw.__name__, str(accuracy), samples, seeds), [], []
+        for _ in range(repetitions(1_000, share)):
+            values = draw(random, [accuracy, accuracy], seeds, samples)
+            own, apart = sample_interval(METRIC, spread_of(values[0])), spread([values[0] - values[1]])
+            covered.append(own.low <= accuracy <= own.high)
+            gap = None if apart is None else difference_interval(apart, share=True)
+            equal.append(gap is None or gap.low <= 0 <= gap.high)
+        setting = f"accuracy {accuracy:g}, {seeds} seeds, {samples} samples"
+        setting += ", most samples without errors" * (draw is mostly_easy)
+        yield rate(f"{FOUND}, few errors: coverage of the population", setting, covered, (0.92, 1.0))
+        yield rate(f"{FOUND}, few errors: equal networks do not differ", setting, equal, (0.92, 1.0))
+
+
 def best_of_several(share: float) -> Iterator[Row]:
     """Coverage of the best network's accuracy in the population, as the answer gives it."""
-    for names, accuracies in (("6 equal networks", [0.93] * 6), ("6 networks", [0.88, 0.90, 0.915, 0.92, 0.925, 0.93])):
-        for seeds in (5, 10):
-            random, hits, alone = generator("best", names, seeds), [], []
-            for _ in range(repetitions(1_000, share)):
-                values = right(random, accuracies, seeds)
-                by_seed = values.mean(axis=2)
-                best, number = int(by_seed.mean(axis=1).argmax()), unselected_best(by_seed)
-                wide = widened(METRIC, number, spread_of(values[best]))
-                for list_of, each in ((hits, wide), (alone, number)):
-                    list_of.append(each.low <= accuracies[best] <= each.high)
-            setting = f"{names}, {seeds} seeds, {SAMPLES} samples"
-            yield rate("number of the best network, with its samples: coverage", setting, hits, (0.93, 0.98))
-            yield rate("number of the best network, of these samples only: coverage", setting, alone, (0.40, 0.93))
+    worlds = {"6 equal networks": [0.93] * 6, "6 networks": [0.88, 0.90, 0.915, 0.92, 0.925, 0.93]}
+    for (names, accuracies), seeds in itertools.product(worlds.items(), (5, 10)):
+        setting = f"{names}, {seeds} seeds, {SAMPLES} samples"
+        hits, alone = best_numbers(generator("best", names, seeds), right, accuracies, seeds, SAMPLES, share)
+        yield rate("number of the best network, with its samples: coverage", setting, hits, (0.93, 1))
+        yield rate("number of the best network, of these samples only: coverage", setting, alone, (0.40, 0.93))
+    laws = {"": right, ", most samples without errors": mostly_easy}
+    for (law, draw), accuracy, samples, seeds in itertools.product(laws.items(), (0.98, 0.99), (100, 359), (5, 10)):
+        random = generator("best near 1", law, str(accuracy), samples, seeds)
+        hits, _ = best_numbers(random, draw, [accuracy] * 6, seeds, samples, share)
+        setting = f"6 equal networks, accuracy {accuracy:g}, {seeds} seeds, {samples} samples{law}"
+        yield rate("number of the best network, with its samples, near 1: coverage", setting, hits, (0.93, 1))
+
+
+def best_numbers(
+    random: np.random.Generator,
+    draw: Callable[..., np.ndarray],
+    accuracies: list[float],
+    seeds: int,
+    samples: int,
+    share: float,
+) -> tuple[list[bool], list[bool]]:
+    """Return by page whether the best network's number holds its accuracy: as the answer gives it, and seeds alone."""
+    hits, alone = [], []
+    for _ in range(repetitions(1_000, share)):
+        values = draw(random, accuracies, seeds, samples)
+        by_seed, spreads = values.mean(axis=2), [spread_of(each) for each in values]
+        best, number = int(by_seed.mean(axis=1).argmax()), unselected_best(by_seed, METRIC, samples=samples)
+        wide = widened(METRIC, number, spreads[best], spreads)
+        for list_of, each in ((hits, wide), (alone, number)):
+            list_of.append(each.low <= accuracies[best] <= each.high)
+    return hits, alone

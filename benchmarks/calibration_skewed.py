@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 from calibration_rows import Row, average, generator, rate, repetitions
 
-from ablate.results.comparison.verdict_table import paired_sd
 from ablate.results.comparison.verdicts import NON_INFERIOR, TRUSTED, margin_p, p_two_sided
+from ablate.results.comparison.words import paired_sd
 from ablate.results.statistics.adjustment import holm
 from ablate.results.statistics.intervals import smallest_effect
 from ablate.results.statistics.looks import ERROR
@@ -140,7 +140,7 @@ def placebos(share: float) -> Iterator[Row]:
             shared = math.sqrt(r) * (random.standard_normal((4, 5)) - random.standard_normal((4, 5)))
             tests = shared + np.array([correlated(random, 1, 5, r)[0] for _ in range(4)])
             warned.append(min(holm([p_two_sided(row) for row in tests])) < ERROR)
-            rows = [{"sd": float(row.std(ddof=1)), "family": 10} for row in gains]
+            rows = [{"sd": float(row.std(ddof=1)), "kind": "variant", "n": len(row)} for row in gains]
             truth = math.sqrt(2 - 2 * r)
             shown.append((paired_sd(rows) or math.nan) / truth)
             own.append(float(tests[0].var(ddof=1)) / truth**2)

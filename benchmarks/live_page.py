@@ -1,6 +1,7 @@
 """Measures the live page of `ablate ui` on a study of many trials: first view, updates, and when results are there.
 
     python benchmarks/live_page.py                     # 10,000 trials of 10 reports
+    python benchmarks/live_page.py --trials 2000 --settings 40 --objectives 3
     python benchmarks/live_page.py --trials 1000 --home FOLDER   # keep the ledger, and use it again
 
 A study that trains nothing is written into a ledger, then `ablate ui` is started in a new process and asked as a
@@ -31,13 +32,14 @@ TOKEN = "benchmark-of-the-live-page"
 PLACE = "/studies/scale/"
 
 
-def write_ledger(trials: int, home: Path) -> None:
-    """Write a study of `trials` trials, 64 at a time, into a ledger in `home`."""
+def write_ledger(asked: argparse.Namespace, home: Path) -> None:
+    """Write a study of a number of trials, 64 at a time, into a ledger in `home`."""
     sys.modules["scale"] = scale
     home.mkdir(parents=True)
-    fields = {"reports": 10, "workers": 64, "objectives": 2, "sampler": "random", "scheduler": "none"}
-    asked = argparse.Namespace(trials=[trials], tracker="none", sync_every=trials, parts=[], **fields)
-    scale.measure(asked, trials, home, scale.Meter())
+    fields = {"reports": 10, "workers": 64, "sampler": "random", "scheduler": "none", "confirm": 0, "seconds": 0.0}
+    fields |= {"settings": asked.settings, "objectives": asked.objectives, "ledger": None}
+    made = argparse.Namespace(trials=[asked.trials], tracker="none", sync_every=asked.trials, parts=[], **fields)
+    scale.measure(made, asked.trials, home, scale.Meter())
 
 
 class Client:
@@ -112,16 +114,19 @@ def main() -> None:
     """Measure, print, and add the rows to the CSV if `--write` is given."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=10_000)
+    parser.add_argument("--settings", type=int, default=5)
+    parser.add_argument("--objectives", type=int, choices=(1, 2, 3), default=2)
     parser.add_argument("--home", type=Path, help="folder of the study scale, written if it is missing")
     parser.add_argument("--write", action="store_true", help=f"append the rows to {FILE.relative_to(ROOT)}")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         runs = asked.home or Path(folder)
         if not (runs / "scale").exists():
-            write_ledger(asked.trials, runs / "scale")
+            write_ledger(asked, runs / "scale")
         found = measure(runs)
     if asked.write:
-        rows = [{"trials": asked.trials, "asked": name, "seconds": f"{value:.3f}"} for name, value in found.items()]
+        same = {name: getattr(asked, name) for name in ("trials", "settings", "objectives")}
+        rows = [same | {"asked": name, "seconds": f"{value:.3f}"} for name, value in found.items()]
         append_csv(FILE, with_origin(rows, ("starlette", "uvicorn", "polars", "altair")))
 
 

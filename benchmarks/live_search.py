@@ -45,6 +45,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+import moocore
 import numpy as np
 import psutil
 import yaml
@@ -52,8 +53,8 @@ from live_training import REPORTS, STUDY
 from paired import compared
 from record import ROOT, append_csv, read_csv, with_origin, write_csv
 
+from ablate.core.objectives import losses
 from ablate.core.trainable import load_trainable
-from ablate.results.front.hypervolume import dominated_volume
 from ablate.study import Study
 from ablate.study.file import parse_study
 from ablate.study.space import Choices, FloatRange, Space
@@ -188,8 +189,9 @@ class Share:
         return self._volume([(each.accuracy, each.params) for each in networks]) / self._whole
 
     def _volume(self, points: Sequence[tuple[float, int]]) -> float:
-        values = np.array(points, dtype=np.float64)
-        return dominated_volume(values, self._objectives, self._reference) if points else 0.0
+        corner = np.array(losses(self._objectives, self._reference))
+        found = np.array([losses(self._objectives, [float(x) for x in point]) for point in points])
+        return float(moocore.hypervolume(found, ref=corner)) if points else 0.0
 
 
 def fewest_parameters(study: Study) -> int:

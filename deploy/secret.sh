@@ -6,7 +6,7 @@
 #     STORAGE_URL             the ledger             postgresql+psycopg://USER:PASSWORD@HOST/ablate?sslmode=require
 #     MLFLOW_BACKEND_URL      MLflow's own database  postgresql+psycopg://USER:PASSWORD@HOST/mlflow?sslmode=require
 #     AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY       of the bucket; none where the cluster's identity opens it
-# NAMESPACE and SECRET choose other names than `ablate`. Nothing secret stands on a command line or on the screen.
+# NAMESPACE chooses another namespace than `ablate`. Nothing secret stands on a command line or on the screen.
 set -eu
 umask 077
 
@@ -20,7 +20,7 @@ random() {
 }
 
 command -v kubectl >/dev/null || fail "kubectl is not installed"
-secret=${SECRET:-ablate} namespace=${NAMESPACE:-ablate}
+namespace=${NAMESPACE:-ablate}
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT INT TERM
 
@@ -54,8 +54,8 @@ gpu)
     ;;
 esac
 
-if [ -n "$(kubectl get secret "$secret" --namespace "$namespace" --ignore-not-found -o name)" ]; then
-    fail "the Secret $secret is in namespace $namespace already, and was left as it is. To change it: deploy/README.md, New passwords"
+if [ -n "$(kubectl get secret ablate --namespace "$namespace" --ignore-not-found -o name)" ]; then
+    fail "the Secret ablate is in namespace $namespace already, and was left as it is. To change it: deploy/README.md, New passwords"
 fi
 
 put storage-url "$STORAGE_URL"
@@ -69,4 +69,4 @@ put mlflow-auth.ini "[mlflow]
 default_permission = READ
 database_uri = $(printf %s "$MLFLOW_BACKEND_URL" | sed 's/%/%%/g')
 "
-kubectl create secret generic "$secret" --namespace "$namespace" --from-file="$folder"
+kubectl create secret generic ablate --namespace "$namespace" --from-file="$folder"

@@ -31,7 +31,6 @@ RECORDS: Sections = {
     "Ledger": {"ablate.ledger": ()},
     "Analysis": {
         "ablate.results.front.front": ("front", "confirmed"),
-        "ablate.results.front.hypervolume": ("hypervolume",),
         "ablate.results.trials.confirmation": ("confirmations", "Confirmations"),
         "ablate.results.trials.pooling": ("pooled",),
     },

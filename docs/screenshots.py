@@ -1,10 +1,10 @@
 """Takes the pictures of live pages that the documentation shows, of one finished study that MLflow shows too.
 
-    ablate search search_spaces/digits.yaml && ablate pick digits --max params=20000 --register digits
+    ablate search search_spaces/digits.yaml
     python docs/screenshots.py runs digits docs/images
 
-Needs Chromium and Pillow. Written are live-study.png, mlflow-trials.png, mlflow-charts.png, mlflow-compare.png and
-mlflow-model.png, of a window of 1,500 by 1,000 points, with 128 colours.
+Needs Chromium and Pillow. Written are live-study.png, mlflow-trials.png, mlflow-charts.png and mlflow-compare.png,
+of a window of 1,500 by 1,000 points, with 128 colours.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def main() -> None:
     with serving(runs) as addresses, TemporaryDirectory() as profile, browser(Path(profile)) as page:
         live, mlflow = addresses["Studies"].partition("?"), addresses["MLflow"].partition("?")
         show(page, addresses["Studies"], study)  # the page's cookie is the token from now on
-        show(page, f"{live[0]}studies/{quote(study)}/", "How to read this")
+        show(page, f"{live[0]}studies/{quote(study)}/", "The study")
         take(page, folder / "live-study.png")
         show(page, addresses[study], "confirmed by")
         take(page, folder / "mlflow-trials.png")
@@ -58,8 +58,6 @@ def main() -> None:
         named = f"runs={quote(json.dumps(compared))}&experiments={quote(json.dumps([experiment]))}"
         show(page, f"{mlflow[0]}#/compare-runs?{named}", "Comparing")
         take(page, folder / "mlflow-compare.png")
-        show(page, f"{mlflow[0]}#/models/{quote(study)}/versions/1", "ablate.verdict")
-        take(page, folder / "mlflow-model.png")
 
 
 @contextmanager

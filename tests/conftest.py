@@ -20,7 +20,8 @@ __all__ = ["postgres_server", "s3_server", "s3_store", "storage"]
 TESTS = Path(__file__).parent
 LONG = {  # files that take more than five seconds
     "cli/test_cluster", "cli/test_new_from", "cli/test_parts", "cli/test_process", "cli/test_variants",
-    "cli/test_verdict", "driver/test_hostile_requests", "driver/test_requests", "functions/border/test_state",
+    "cli/test_verdict", "deploy/test_components", "driver/test_hostile_requests", "driver/test_requests",
+    "functions/border/test_state",
     "functions/test_seed", "functions/test_trial",
     "functions/test_command", "functions/test_command_continues", "functions/test_command_process",
     "functions/test_sizing", "kubernetes/test_preflight",

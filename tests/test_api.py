@@ -16,7 +16,7 @@ import torch
 
 import ablate
 from ablate.base.errors import AblateError, RequestError, StudyMismatchError
-from ablate.functions.source import import_path, write_module
+from ablate.functions.code.module import import_path, write_module
 from support import own_training
 from support.commands import run
 from support.faults.study_runs import python_path

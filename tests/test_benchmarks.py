@@ -1,4 +1,4 @@
-"""Every command of docs/benchmarks.md starts as it is printed there: from the checkout, with nothing set."""
+"""Every command of docs/measured/benchmarks.md starts as it is printed there: from the checkout, with nothing set."""
 
 from __future__ import annotations
 

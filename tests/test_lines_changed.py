@@ -1,19 +1,14 @@
-"""How many lines of a script change for a search, early stopping and exact resume: counted, and as the page says."""
+"""How many lines of a script change for a search, early stopping and exact resume."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
-import pytest
 import yaml
 
 from support.changed_lines import Count, count, count_sections
 from support.paths import REPOSITORY
-
-SCRIPTS = ("cnn", "lightning", "boosting")
-ROW = re.compile(r"^\| `examples/(\w+)/` \| (\d+) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|", re.M)
 
 
 def counted(name: str) -> Mapping[str, Count]:
@@ -53,13 +48,3 @@ def test_a_pytorch_script_changes_by_four_lines_and_one_for_each_searched_parame
     assert found["test"].written == 2
     assert sum(part.removed for part in found.values()) == 3
     assert yaml_lines("cnn") <= 9
-
-
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_the_page_shows_the_counted_numbers(name: str) -> None:
-    rows = {row[0]: tuple(map(int, row[1:])) for row in ROW.findall((REPOSITORY / "docs" / "functions.md").read_text())}
-    found = counted(name)
-    written = (found["train"].written, found["rest"].written, found["test"].written)
-    removed = sum(part.removed for part in found.values())
-    assert sorted(rows) == sorted(SCRIPTS)
-    assert rows[name] == (searched(name), *written, removed, yaml_lines(name))

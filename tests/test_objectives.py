@@ -137,8 +137,7 @@ def test_a_metric_of_the_test_split_answers_for_that_of_the_validation_split() -
 RULES = {
     r"endswith\(\"accuracy\"\)": {"core/objectives.py"},
     r"\"val_\", \"test_\"|\"test_\", \"val_\"|\"test_\" \+": {"core/objectives.py"},
-    r"log10\(": {"core/objectives.py", "results/front/figures.py", "results/fits/fits.py",
-                "driver/space_sizes.py"},  # of an axis, of a range of sizes and of the sizes of a space
+    r"log10\(": {"core/objectives.py", "results/rendering/numbers.py"},
     r"moocore\.is_nondominated|library\.is_nondominated": {"core/objectives.py"},
     r"== \"(maximize|minimize)\"": {"core/objectives.py"},
     r"\.bound\b": {"core/objectives.py"},

@@ -244,8 +244,8 @@ def test_one_answer_on_page_terminal_and_status(tmp_path: Path) -> None:
         page = Findings(Results(world.study, trials, reports, snapshot.events), "digits")
         status = results_as_values(world.stored())
         assert page.confirmed
-        assert status["answer"]["digits"] == page.summary[0]
-        assert page.summary[0] in " ".join(
+        assert status["answer"]["digits"] == page.answer_text
+        assert page.answer_text in " ".join(
             printed(front_lines(Results(world.study, trials, reports, snapshot.events)), width=200).split()
         )
 

@@ -152,7 +152,7 @@ def test_every_file_runs_at_a_small_scale(path: Path, tmp_path: Path, monkeypatc
     assert cells["scaled"].all()
     assert cells["failed"].sum() == 0
     assert (cells["configurations"] == cells["planned"]).all()
-    assert cells.filter(pl.col("planned") > 0)["ours"].is_not_null().all()
+    assert cells.filter(pl.col("planned") > 0)["mean"].is_not_null().all()
     assert study.compare is not None
     listed = sum(len(c) for by_column in study.compare.published.values() for c in by_column.values())
     assert cells["published"].is_not_null().sum() == listed

@@ -82,7 +82,7 @@ def test_choices_that_are_nearly_equal_are_different_everywhere(searched: Search
     assert sorted(json.dumps(json.loads(row)["config.x"]) for row in trials["parameters"]) == sorted(
         json.dumps(value) for value, _ in pairs
     )
-    for words in ("status s", "report s", "list", "export csv s tables", "export optuna s s.db"):
+    for words in ("status s", "report s", "list", "export optuna s s.db"):
         code, _, err = run(capfd, *words.split())
         assert code == 0, err
     code, out, err = run(capfd, "search", "s.yaml", *LOCAL)

@@ -17,7 +17,7 @@ from support.paths import REPOSITORY
 pytestmark = pytest.mark.services
 LIMIT = 240  # seconds
 PIP = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-DATA = {".html", ".css", ".js", ".j2", ".typed"}
+DATA = {".html", ".css", ".js", ".j2", ".typed", ".yaml"}
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def test_the_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
     package = REPOSITORY / "ablate"
     wanted = [path for path in package.rglob("*") if path.suffix in {".py"} | DATA]
     assert inside == {str(path.relative_to(REPOSITORY)) for path in wanted}
-    assert {Path(name).suffix for name in inside} >= {".py", ".css", ".j2", ".typed"}
+    assert {Path(name).suffix for name in inside} >= {".py", ".css", ".j2", ".typed", ".yaml"}
 
 
 @pytest.mark.timeout(LIMIT)

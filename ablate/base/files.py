@@ -32,11 +32,9 @@ NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW  # fails if the path 
 STUDY_FOLDERS = (
     "checkpoints",
     "code",
-    "export",
     "maps",
     "models",
     "report",
-    "tensorboard",
     "wandb",
 )  # in a study's home
 SEED_FOLDER = "seed-"  # and the seed: the folder of files that the user's code keeps, in a trial's checkpoint folder

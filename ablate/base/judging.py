@@ -1,4 +1,4 @@
-"""The rule that keeps or discards a change after a growing number of runs (docs/calibration.md, Judging changes).
+"""The rule that keeps or discards a change after a growing number of runs (docs/measured/calibration_judging.md).
 
 Candidate k of a campaign is compared with the reference after each of its runs. It is kept only at certain numbers of
 runs, each of which has a share of the candidate's part of the error rate. By the union bound over candidates and looks,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 NAME_RULE = "a name has 1 to 63 letters a to z, digits, '-' or '_', and starts with a letter or digit"
@@ -26,6 +26,12 @@ def printable(text: str) -> str:
 def counted(number: float, noun: str) -> str:
     """Return `1 trial`, `1,000 trials`."""
     return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+def at_most(texts: Sequence[str], most: int, where: str = "") -> list[str]:
+    """Return the first `most` of `texts`, and if there are others, how many and where to find them."""
+    more = f"and {len(texts) - most:,} more{where and f': {where}'}"
+    return [*texts] if len(texts) <= most else [*texts[:most], more]
 
 
 def one_printable_line(text: str) -> str:

@@ -6,7 +6,6 @@ import logging
 import shlex
 import sys
 import traceback
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -37,8 +36,25 @@ from ablate.studies.locations import Locations
 SEARCHES = ("run", "tune", "optimize", "optimise", "sweep")  # what other tools call `search`
 
 
+PANELS = {  # the commands by job, in the order of --help
+    "Start": ("wrap", "new", "plan", "search", "compare"),
+    "Look": ("status", "list", "trial", "report", "ui", "pick", "verdict", "export"),
+    "Change a study": ("resume", "stop", "enqueue", "prune", "retry", "delete", "wait"),
+    "Judge changes": ("campaign", "judge", "mcp"),
+    "Clusters": ("k8s", "doctor"),
+    "More": ("parts", "sample", "maps", "data", "schema"),
+}
+
+
 class Commands(TyperGroup):
-    """The commands, and what to type instead of those of other tools."""
+    """The commands by job, and what to type instead of those of other tools."""
+
+    def list_commands(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]
+        """Return the names of all commands in the order of PANELS, and give each command its panel."""
+        for panel, names in PANELS.items():
+            for name in names:
+                vars(self.commands[name])["rich_help_panel"] = panel
+        return [name for names in PANELS.values() for name in names]
 
     def resolve_command(self, ctx: typer.Context, args: list[str]) -> Any:  # type: ignore[override]
         """Return the command that is named; end with a message if there is none."""
@@ -52,7 +68,7 @@ app = typer.Typer(
     cls=Commands,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
-    help="Find out which parts of a network can be removed, what each costs, and which small network to use.",
+    help="Tune the training code that you have, find the smallest network that is good enough, and see what matters.",
 )
 app.add_typer(look_app)
 app.add_typer(export_app)
@@ -83,35 +99,40 @@ def plan(
     only: options.Only = None,
     data_dir: options.DataDir = None,
     measure_time: Annotated[
-        bool, typer.Option("--time/--no-time", help="Time a few training steps, to estimate how long the study takes.")
+        bool,
+        typer.Option("--time/--no-time", help="Time a few training steps, or the first report of your own function."),
     ] = True,
     from_study: options.EarlierStudy = None,
+    sets: options.Set = None,
     *,
     asked: Locations,
     as_json: options.AsJson = False,
 ) -> None:
-    """Check a study file, count its trials, size its architectures, estimate time and power. Nothing is trained."""
+    """Check a study file, count its trials, size its architectures, estimate time and power."""
     from ablate.cli.tables import plan_lines
     from ablate.driver.plan import make_plan
     from ablate.driver.planned_power import read_earlier
+    from ablate.driver.requests import typed_settings
     from ablate.results.trials.tables import csv_text
     from ablate.study import load_study
 
-    study = load_study(file, scale=scale, only=only)
+    study = load_study(file, scale=scale, only=only, changes=typed_settings(sets or ()))
     earlier = None if from_study is None else read_earlier(from_study, study, asked)
-    with errors.status("Sizing every architecture and timing a few steps"):
-        made = make_plan(
-            study, data_dir=data_dir, measure_time=measure_time and (as_json or output != "csv"), earlier=earlier
-        )
+    timed = measure_time and (as_json or output != "csv")
+    made = make_plan(study, data_dir=data_dir, measure_time=timed, earlier=earlier, tell=errors.say)
     if as_json:
         print_json(made.as_values())
     elif output == "csv":
         print(csv_text(made.table()), end="")
     else:
         console.print(plan_lines(made))
-        more = [*(f"--dataset={name}" for name in only or ()), *([] if scale is None else [f"--scale={scale:g}"])]
+        more = [
+            *(f"--dataset={name}" for name in only or ()),
+            *([] if scale is None else [f"--scale={scale:g}"]),
+            *(f"--set={each}" for each in sets or ()),
+        ]
         verb = "campaign open" if study.campaign is not None else "search" if study.compare is None else "compare"
-        if verb == "compare" or not more:
+        if verb == "compare" or not (only or scale):
             console.say(f"Next: ablate {verb} {shlex.join([str(file), *more])}")
 
 
@@ -124,11 +145,12 @@ def search(
     deterministic: bool = False,
     trials: int | None = None,
     time: float | None = None,
+    sets: options.Set = None,
     as_json: options.EventsAsJson = False,
 ) -> Path:
     """Run a study, or continue it: search, stop early, confirm the front, write the report."""
     limits = limits_of(trials, time)
-    return _drive(file, asked, deterministic=deterministic, limits=limits, as_json=as_json)
+    return _drive(file, asked, deterministic=deterministic, limits=limits, sets=sets, as_json=as_json)
 
 
 @app.command(epilog="Example: ablate compare search_spaces/papers/kv_attention_table2.yaml --scale 0.02")
@@ -138,18 +160,20 @@ def compare(
     file: options.StudyFile,
     scale: options.Scale = None,
     only: options.Only = None,
+    sets: options.Set = None,
     *,
     asked: RunOptions,
     as_json: options.EventsAsJson = False,
 ) -> Path:
     """Train every variant of a designed comparison in full, and report the numbers beside the published ones."""
+    from ablate.driver.requests import typed_settings
     from ablate.study import load_study
 
     if not file.is_file():
         _refuse_name(str(file), asked)
-    if load_study(file, scale=scale, only=only).compare is None:
+    if load_study(file, scale=scale, only=only, changes=typed_settings(sets or ())).compare is None:
         raise RequestError(f"{file} has no `compare:` section, which names the baseline. To search it: ablate search")
-    return _drive(file, asked, scale=scale, only=only, as_json=as_json)
+    return _drive(file, asked, scale=scale, only=only, sets=sets, as_json=as_json)
 
 
 @app.command(epilog="Example: ablate wrap 'python train.py --lr {lr}' lr=1e-4:1e-2:log --metric 'val_acc={number}'")
@@ -293,12 +317,10 @@ def _drive(
     file: Path,
     asked: RunOptions,
     *,
-    scale: float | None = None,
-    only: list[str] | None = None,
-    deterministic: bool = False,
-    limits: Mapping[str, Any] | None = None,
+    sets: list[str] | None = None,
     text: str | None = None,
     as_json: bool = False,
+    **changed: Any,
 ) -> Path:
     """Run a study and return its report; with `as_json` its events go to standard output, and words to the other."""
     if asked.address is not None:
@@ -307,12 +329,11 @@ def _drive(
         _refuse_name(str(file), asked)
     screen = errors if as_json else console
     with interruptible():
+        from ablate.driver.requests import typed_settings
         from ablate.driver.run import search as run
 
-        outcome = run(
-            file, asked, screen, scale=scale, only=only, deterministic=deterministic, limits=limits, text=text,
-            tell=print_event if as_json else None,
-        )  # fmt: skip
+        tell, changes = print_event if as_json else None, typed_settings(sets or ())
+        outcome = run(file, asked, screen, text=text, tell=tell, changes=changes, **changed)
     if outcome.study.campaign is not None:
         return outcome.report.absolute()  # `ablate campaign status` says what was found
     screen.say(f"Report: {outcome.report.absolute()}")

@@ -33,61 +33,24 @@ Further = Annotated[
     list[str] | None,
     typer.Argument(metavar="[-- OPTIONS]", help="Options that are passed on to `ablate search` or `compare`."),
 ]
+MOST = 10_000  # of nodes, and of what one has
 OPTIONS: dict[str, Any] = {  # by the name of a field of ClusterOptions, in the order of the help text
     "image": Annotated[
         str, typer.Option(help="Container image that holds ablate: REGISTRY/ablate:VERSION (from deploy/Dockerfile).")
     ],
-    "gpus": Annotated[int, typer.Option(min=0, help="Number of GPUs to use in all.")],
-    "gpus_per_node": Annotated[int, typer.Option(min=1, help="Number of GPUs per worker node.")],
+    "gpus": Annotated[int, typer.Option(min=0, max=MOST, help="Number of GPUs to use in all.")],
+    "gpus_per_node": Annotated[int, typer.Option(min=1, max=64, help="Number of GPUs per worker node.")],
     "gpus_per_trial": options.GpusPerTrial,
     "nodes": Annotated[
-        int | None, typer.Option(min=1, help="Number of worker nodes of a study without GPUs. (default: 1)")
+        int | None,
+        typer.Option(min=1, max=MOST, help="Number of worker nodes of a study without GPUs. (default: 1)"),
     ],
-    "worker_range": Annotated[
-        str | None,
-        typer.Option(
-            "--workers",
-            metavar="MIN:MAX",
-            help="Lowest and highest number of worker nodes; Ray's autoscaler adds and removes them.",
-        ),
-    ],
-    "cpus": Annotated[str, typer.Option(help="CPUs per worker node, as a Kubernetes quantity: 8 or 500m.")],
-    "memory": Annotated[str, typer.Option(help="Memory per worker node, as a Kubernetes quantity: 32Gi.")],
+    "cpus": Annotated[int, typer.Option(min=1, max=MOST, help="Number of CPUs per worker node.")],
+    "memory": Annotated[str, typer.Option(help="Memory per worker node, at least 4Gi.")],
     "name": Annotated[
         str | None, typer.Option(help="Name of the job, a DNS label. (default: made from the study's name)")
     ],
     "namespace": Annotated[str, typer.Option(help="Namespace of the job; deploy/ creates `ablate`.")],
-    "secret": Annotated[str, typer.Option(help="Secret that holds storage-url and the keys of the bucket.")],
-    "data_claim": Annotated[str, typer.Option(help="PersistentVolumeClaim that holds the data sets; '' for none.")],
-    "runs_claim": Annotated[
-        str | None,
-        typer.Option(
-            help="PersistentVolumeClaim for checkpoints and report, writable by all nodes; needed without a bucket."
-        ),
-    ],
-    "queue": Annotated[str | None, typer.Option(help="LocalQueue of Kueue in which the job waits.")],
-    "priority_class": Annotated[
-        str | None,
-        typer.Option(help="WorkloadPriorityClass of Kueue: a study of higher priority pauses others of its queue."),
-    ],
-    "node_selector": Annotated[
-        list[str] | None, typer.Option(help="Label KEY=VALUE that worker nodes must have; give it again for more.")
-    ],
-    "tolerations": Annotated[
-        list[str] | None,
-        typer.Option("--toleration", help="Taint KEY[=VALUE][:EFFECT] that workers tolerate; give it again for more."),
-    ],
-    "arch": Annotated[str | None, typer.Option(help="CPU architecture of all nodes and of the image: amd64 or arm64.")],
-    "spot": Annotated[
-        str | None, typer.Option(help="Label KEY=VALUE of spot nodes: workers prefer them, the head avoids them.")
-    ],
-    "retries": Annotated[
-        int,
-        typer.Option(min=0, help="Number of clusters to start after the first has failed; each continues the study."),
-    ],
-    "start_minutes": Annotated[
-        int, typer.Option(help="Minutes within which the nodes of one cluster must have started.")
-    ],
 }
 
 
@@ -107,25 +70,29 @@ def render(
     check: Annotated[
         bool,
         typer.Option(
-            "--check", help="Check first, by kubectl, that the cluster has what the study needs; print nothing if not."
+            "--check",
+            help="Ask the cluster first, by kubectl: dry run, Secret, job of this name. Print nothing after a fault.",
         ),
     ] = False,
 ) -> None:
-    """Print a study as one manifest for `kubectl apply -f -`: study file, RayJob that resumes, disruption budget."""
-    from ablate.driver.code import refuse_local_code
+    """Print a study as one manifest for `kubectl apply -f -`: study file, RayJob that resumes, disruption budget.
+
+    Queues, spot nodes and the like are components for `kubectl apply -k`: deploy/README.md.
+    """
+    from ablate.functions.code.changes import refuse_local_code
     from ablate.kubernetes.kubectl import kubectl_context
     from ablate.kubernetes.preflight import preflight
     from ablate.kubernetes.request import ClusterRequest, proposal
-    from ablate.kubernetes.template import entrypoint, rendered
+    from ablate.kubernetes.template import manifest, rendered
     from ablate.study import read_study
 
     study, text = read_study(file, scale=scale, only=only)
     refuse_local_code(study)
     request = ClusterRequest(
-        **vars(asked) | {"data_claim": asked.data_claim or None}, name=proposal(study.name) if name is None else name,
-        study_text=text, command="search" if study.compare is None else "compare", arguments=further or (),
+        **vars(asked), name=proposal(study.name) if name is None else name, study_text=text,
+        command="search" if study.compare is None else "compare", arguments=further or (),
     )  # fmt: skip
-    _parse(context, entrypoint(request))
+    _parse(context, manifest(request)[-1]["spec"]["entrypoint"])
     if name is None and request.name != study.name:
         told = (
             f"ablate: {study.name!r} is no DNS label, so the job is named {request.name}; --name gives it another name."

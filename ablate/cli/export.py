@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -15,9 +15,6 @@ from ablate.cli.terminal import console, errors
 from ablate.core.exported import CONFIG, SETTINGS
 from ablate.studies.locations import Locations
 
-if TYPE_CHECKING:
-    from ablate.studies.model_export import Exported
-
 export_app = typer.Typer()
 
 
@@ -25,18 +22,16 @@ export_app = typer.Typer()
 @options.gather(*options.PLACES)
 def export(
     form: Annotated[
-        Literal["optuna", "csv", "parquet", "model"],
-        typer.Argument(
-            metavar="FORMAT", help="optuna (a storage for optuna-dashboard), csv or parquet (tables), or model."
-        ),
+        Literal["optuna", "model"],
+        typer.Argument(metavar="FORMAT", help="optuna (a storage for optuna-dashboard) or model (a trained network)."),
     ],
     study: options.StudyName,
     to: Annotated[
         Path | None,
         typer.Argument(
             metavar="PLACE",
-            help="File of the Optuna storage, or folder of the tables or the model. (default: optuna.db, export/ or"
-            " models/ in the study's folder)",
+            help="File of the Optuna storage, or folder of the model. (default: optuna.db or models/ in the study's"
+            " folder)",
         ),
     ] = None,
     trial: Annotated[
@@ -45,39 +40,26 @@ def export(
     ] = None,
     dataset: options.OfDataset = None,
     replicate: options.Replicate = 0,
-    onnx: Annotated[bool, typer.Option(help="Write a model as ONNX graph too, and compare it with PyTorch.")] = True,
     *,
     asked: Locations,
 ) -> None:
-    """Write a study for other tools: an Optuna storage, its tables, or a trained model. Again replaces them."""
+    """Write an Optuna storage or a trained model; the tables are in runs/STUDY/*.parquet. Again replaces it."""
     if form == "model":
         from ablate.studies.model_export import export_model
 
         with errors.status("Exporting"):
-            made = export_model(study, asked, number=trial, dataset=dataset, replicate=replicate, to=to, onnx=onnx)
-        _say_model(made)
+            made = export_model(study, asked, number=trial, dataset=dataset, replicate=replicate, to=to)
+        if {path.name for path in made} == {CONFIG, SETTINGS}:
+            console.say("The code keeps nothing by run.keep, so there are settings and numbers alone.")
+        for path in made:
+            console.say(f"Written: {path}")
         return
     if trial is not None or dataset is not None or replicate:
         raise RequestError(f"{form} holds the whole study. For the model of one trial: ablate export model {study} …")
-    from ablate.studies.export import export_study
+    from ablate.studies.export import export_optuna
 
     with errors.status("Exporting"):
-        place, names = export_study(study, asked, form=form, to=to)
-    if form == "optuna":
-        console.say(f"Optuna studies: {', '.join(names)}")
-        console.say(f"To look at them: {shlex.join(['optuna-dashboard', sqlite_url(place)])}")
-    for file in [place] if form == "optuna" else [place / name for name in names]:
-        console.say(f"Written: {file}")
-
-
-def _say_model(made: Exported) -> None:
-    if made.checked is not None:
-        sizes = ", ".join(map(str, made.checked.batches))
-        console.say(
-            f"ONNX (opset {made.checked.opset}) differs from PyTorch by at most {made.checked.difference:.1e} of the"
-            f" largest score, on batches of {sizes}."
-        )
-    if set(made.files) == {CONFIG, SETTINGS}:
-        console.say("The code keeps nothing by run.keep, so there are settings and numbers alone.")
-    for name in made.files:
-        console.say(f"Written: {made.folder / name}")
+        place, names = export_optuna(study, asked, to=to)
+    console.say(f"Optuna studies: {', '.join(names)}")
+    console.say(f"To look at them: {shlex.join(['optuna-dashboard', sqlite_url(place)])}")
+    console.say(f"Written: {place}")

@@ -6,6 +6,7 @@ import math
 import os
 import shlex
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,7 +15,8 @@ import typer
 from rich.table import Column, Table
 from rich.text import Text
 
-from ablate.base.errors import RESUMABLE, RequestError
+from ablate.base.errors import RESUMABLE, RequestError, each_once
+from ablate.base.waiting import LATE, after
 from ablate.cli import options
 from ablate.cli.terminal import console, errors, print_json
 from ablate.core.objectives import STATE_ORDER
@@ -32,20 +34,24 @@ def status(
     as_json: options.AsJson = False,
 ) -> None:
     """Print whether a study is finished, running or interrupted, the budget that is left, and its front."""
-    from ablate.studies.status import results_as_values, state_lines, status_of
-    from ablate.studies.stored import read_study, results_of
+    from ablate.results.report import result_lines
+    from ablate.studies.status import failure_lines, results_as_values, state_lines, status_of
+    from ablate.studies.stored import read_study
 
-    read = read_study(study, asked)
-    found = status_of(read, asked)
+    with after(LATE, lambda: errors.say(f"Reading study {study} …", style="dim")):
+        read = read_study(study, asked)
+        found = status_of(read, asked)
+        values = results_as_values(read) if as_json else {}
+        result = "" if as_json else result_lines(read.results)
     if as_json:
-        print_json(found | results_as_values(read))
+        print_json(found | values)
         return
     console.print(_states_table([found]))
     for line in state_lines(found, read.study):
         console.say(line)
-    for failure in found["failed"]:
-        console.print(f"FAIL {failure['trial']}: {failure['error']}", style="red", highlight=False)
-    console.print(results_of(read.study, read.snapshot))
+    for line in failure_lines(found):
+        console.print(line, style="red", highlight=False)
+    console.print(result)
 
 
 @look_app.command("list", epilog="Example: ablate list")
@@ -130,17 +136,53 @@ def wait(
 
 @look_app.command(epilog="Example: ablate report digits")
 @options.gather("runs_dir", "storage")
-def report(study: options.StudyName, asked: Locations, as_json: options.AsJson = False) -> None:
+def report(
+    study: options.StudyName,
+    tex: Annotated[bool, typer.Option("--tex", help="Write only report/table.tex, the table for a paper.")] = False,
+    columns: Annotated[
+        str,
+        typer.Option(metavar="NAME,...", help="Columns of --tex, in order; a wrong one lists those that are there."),
+    ] = "",
+    name: Annotated[
+        list[str] | None,
+        typer.Option(metavar="OLD=NEW", help="Name of a row, setting or column in --tex; may be repeated."),
+    ] = None,
+    *,
+    asked: Locations,
+    as_json: options.AsJson = False,
+) -> None:
     """Write the tables and the report of a study again, from its ledger alone."""
     from ablate.results.trials.tables import REPORTS_FILE, TRIALS_FILE
-    from ablate.studies.report import rebuild
+    from ablate.studies.report import rebuild, write_paper, writing_text
 
-    _, page = rebuild(study, asked)
+    if not tex and (columns or name):
+        raise RequestError("--columns and --name are of the table for a paper: add --tex")
+    if tex:
+        table = write_paper(
+            study, asked, [each.strip() for each in columns.split(",") if each.strip()], _renamed(name or ())
+        )
+        if as_json:
+            print_json({"study": study, "report": None, "tables": [], "tex": str(table.absolute())})
+        else:
+            console.say(f"Table: {table.absolute()}")
+        return
+    with after(LATE, lambda: errors.say(writing_text(study), style="dim")):
+        _, page = rebuild(study, asked)
     if as_json:
-        tables = [str(asked.home(study).absolute() / name) for name in (TRIALS_FILE, REPORTS_FILE)]
-        print_json({"study": study, "report": str(page.absolute()), "tables": tables})
+        tables = [str(asked.home(study).absolute() / each) for each in (TRIALS_FILE, REPORTS_FILE)]
+        print_json({"study": study, "report": str(page.absolute()), "tables": tables, "tex": None})
         return
     console.say(f"Report: {page.absolute()}")
+
+
+def _renamed(texts: Sequence[str]) -> dict[str, str]:
+    def pair(text: str) -> tuple[str, str]:
+        old, sign, new = text.partition("=")
+        if not sign or not old:
+            raise RequestError(f"--name {text!r}: write OLD=NEW, such as without-ema='w/o EMA'")
+        return old, new
+
+    return each_once(map(pair, texts))
 
 
 @look_app.command(epilog="Example: ablate sample characters --length 500")

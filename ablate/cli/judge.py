@@ -133,12 +133,3 @@ def close(study: options.StudyName, asked: RunOptions) -> None:
     with interruptible():
         found = campaign_driver.close(study, asked, errors)
     console.say(*status_lines(found), f"Report: {(asked.home(study) / 'report' / 'index.html').absolute()}")
-
-
-@campaign_app.command(epilog="Example: ablate campaign report nano")
-@options.gather("runs_dir", "storage")
-def report(study: options.StudyName, asked: Locations) -> None:
-    """Write the page and the tables of a campaign again, from its ledger alone."""
-    from ablate.studies.report import rebuild
-
-    console.say(f"Report: {rebuild(study, asked)[1].absolute()}")

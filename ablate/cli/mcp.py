@@ -208,7 +208,7 @@ def reading_tools(asked: Locations) -> list[Callable[..., dict[str, Any]]]:
         return _shown(status_of(read_study(study, asked), asked))
 
     def front(study: str) -> dict[str, Any]:
-        """Return the front of a search by data set, or the cells of a comparison, on the validation split."""
+        """Return the front of a search by data set, or the rows of a comparison, and fits, on the validation split."""
         return _shown(results_as_values(_blind(read_study(study, asked))))
 
     def trials(study: str, last: int = 20) -> dict[str, Any]:

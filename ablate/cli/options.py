@@ -54,11 +54,24 @@ Scale = Annotated[
     typer.Option(
         min=1e-6,
         max=1.0,
+        rich_help_panel="Study",
         help="Shrink epochs, data and the number of configurations to this share, for a first look. (default: 1)",
     ),
 ]
 Only = Annotated[
-    list[str] | None, typer.Option("--dataset", help="Run this data set only; give it again for more. (default: all)")
+    list[str] | None,
+    typer.Option(
+        "--dataset", rich_help_panel="Study", help="Run this data set only; give it again for more. (default: all)"
+    ),
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        rich_help_panel="Study",
+        help="Replace a value of the file, such as lr=0.01 or study=other; give it again for more.",
+    ),
 ]
 TrialNumber = Annotated[
     int | None, typer.Option("--trial", min=0, help="Number of the trial. (default: the best by the first objective)")
@@ -105,7 +118,7 @@ def pack_size(text: object) -> int:
     return int(pack)
 
 
-GATHERED: dict[str, Any] = {  # by the name of a field of RunOptions, in the order of a help text
+GATHERED: dict[str, Any] = {  # by the name of a field of RunOptions
     "runs_dir": Annotated[
         Path,
         typer.Option(
@@ -175,7 +188,7 @@ GATHERED: dict[str, Any] = {  # by the name of a field of RunOptions, in the ord
     "tracker": Annotated[
         str,
         typer.Option(
-            help="What shows the study: mlflow, tensorboard, wandb, none, or an import path (mypkg.module:build);"
+            help="What shows the study: mlflow, wandb, none, or an import path (mypkg.module:build);"
             " several with commas."
         ),
     ],
@@ -267,9 +280,20 @@ GATHERED: dict[str, Any] = {  # by the name of a field of RunOptions, in the ord
         typer.Option("--keep-going", help="Continue although the first two trials failed before their first report."),
     ],
 }
+PANELS = {
+    "Study": ("trials", "time", "extend", "variants", "from_study", "deterministic"),
+    "Where it runs": ("gpus", "gpus_per_trial", "cpus_per_trial", "seeds_at_once", "pack", "address", "autoscale",
+                      "executor", "device", "grace_seconds"),
+    "Where it reads and writes": ("runs_dir", "data_dir", "storage", "store", "tracker", "tracking_uri",
+                                  "metrics_port", "metrics_host"),
+    "Repair": ("takeover", "relocate", "code_changed", "keep_going"),
+}  # fmt: skip
+for _panel, _names in PANELS.items():
+    for _name in _names:  # in the order of the panels from here on
+        GATHERED[_name] = GATHERED.pop(_name)
+        GATHERED[_name].__metadata__[0].rich_help_panel = _panel
 PLACES = ("runs_dir", "data_dir", "storage", "store")
-OF_ONE_COMMAND = ("deterministic", "trials", "time", "extend", "variants", "from_study")
-RUN = tuple(name for name in GATHERED if name not in OF_ONE_COMMAND)
+RUN = tuple(name for name in GATHERED if name not in PANELS["Study"])
 
 
 def gather(*names: str, known: Mapping[str, Any] = GATHERED) -> Callable[[Callable[..., None]], Callable[..., None]]:

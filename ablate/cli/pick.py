@@ -15,13 +15,14 @@ from ablate.cli.terminal import console, errors, print_json
 from ablate.studies.locations import Locations
 
 if TYPE_CHECKING:
+    from ablate.studies.curve_reading import Reading
     from ablate.studies.pick import Pick
 
 pick_app = typer.Typer()
 
 
 @pick_app.command("pick", epilog="Example: ablate pick digits --min val_accuracy=0.97 --write best.json")
-@options.gather(*options.PLACES, "tracking_uri")
+@options.gather(*options.PLACES)
 def pick_network(
     study: options.StudyName,
     least: Annotated[
@@ -32,6 +33,14 @@ def pick_network(
         list[str] | None,
         typer.Option("--max", metavar="METRIC=NUMBER", help="Largest value that the network may have."),
     ] = None,
+    at: Annotated[
+        str | None,
+        typer.Option(
+            metavar="METRIC=NUMBER",
+            help="Instead of a network: the curve of error against size at a size (params=3000), or the size for a "
+            "value (val_accuracy=0.93).",
+        ),
+    ] = None,
     dataset: Annotated[str | None, typer.Option(help="Data set. (default: one network for each)")] = None,
     write: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write its settings alone: best.json or best.yaml.")
@@ -40,24 +49,35 @@ def pick_network(
         Path | None,
         typer.Option("--study", metavar="FILE", help="Write a study file that trains the network, all settings fixed."),
     ] = None,
-    register: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Make the network a version of this model in MLflow's registry."),
-    ] = None,
     *,
     asked: Locations,
     as_json: options.AsJson = False,
 ) -> None:
     """Print the settings of the best network that keeps every bound; with several objectives and no bound the front."""
     from ablate.results.front.terminal import front_lines
-    from ablate.studies.pick import as_values, choice_text, pick, read_bounds, settings_text, study_text, write_new
-    from ablate.studies.pick import register as make_version
+    from ablate.studies.curve_reading import readings
+    from ablate.studies.pick import (
+        as_values,
+        choice_text,
+        pick,
+        read_assignment,
+        read_bounds,
+        settings_text,
+        study_text,
+        write_new,
+    )
     from ablate.studies.stored import read_study
 
     bounds = read_bounds(least or [], most or [])
     found = read_study(study, asked)
-    files = {"--write": write, "--study": again, "--register": register}
+    files = {"--write": write, "--study": again}
     uses = [option for option, value in files.items() if value is not None]
+    if at is not None:
+        given = [*(["--min"] if least else []), *(["--max"] if most else []), *uses]
+        if given:
+            raise RequestError(f"--at reads the curve and picks no network: leave out {given[0]}")
+        _print_curve(readings(found, *read_assignment("--at", at), dataset), as_json=as_json)
+        return
     picks = pick(found, bounds, dataset)
     if not bounds and (how := choice_text(found.study)):
         if uses or as_json:
@@ -72,14 +92,22 @@ def pick_network(
         write_new(write, settings_text(chosen[0], write.suffix))
     if chosen and again is not None:
         write_new(again, study_text(found, chosen[0]))
-    made = make_version(found, picks[0], register, asked) if register is not None and chosen else None
     if as_json:
-        print_json([as_values(each, made) for each in picks])
+        print_json([as_values(each) for each in picks])
     else:
         _print(picks, again, study)
-        if made is not None:
-            console.say(f"# Registered in MLflow as {made}")
     if len(chosen) < len(picks):
+        sys.exit(1)
+
+
+def _print_curve(found: list[Reading], *, as_json: bool) -> None:
+    """Print what the curve of each data set says; exit with 1 if one says nothing."""
+    if as_json:
+        print_json([each.values for each in found])
+    else:
+        for each in found:
+            (console if each.is_known else errors).say(each.sentence)
+    if not all(each.is_known for each in found):
         sys.exit(1)
 
 

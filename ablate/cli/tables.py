@@ -9,6 +9,7 @@ from rich.text import Text
 from ablate.base.plain_text import settings_text, short_name
 from ablate.cli.power_text import power_lines
 from ablate.core.objectives import SIZE_METRICS
+from ablate.core.registry import TRAINABLES
 from ablate.driver.plan import Plan, limit_rows
 from ablate.results.comparison.design import design_lines
 from ablate.results.rendering.numbers import quantity, spell_seconds
@@ -58,7 +59,10 @@ def _lines(plan: Plan, shown: Plan) -> list[str]:
         else:
             text += f" over {_count(total, 'architecture')}{some}." if total is not None else "."
         if plan.seconds_per_trial is not None:
-            text += f" A full trial takes about {spell_seconds(plan.seconds_per_trial[dataset])} here."
+            seconds = spell_seconds(plan.seconds_per_trial[dataset])
+            own = plan.study.trainable not in TRAINABLES.names()
+            by = f"roughly {seconds} here, by its first {plan.study.unit}" if own else f"about {seconds} here"
+            text += f" A full trial takes {by}."
         lines.append(text)
         lines += [*_tuning_lines(plan, dataset), *_own_lines(plan, dataset)]
     hours = plan.hours()

@@ -76,6 +76,13 @@ class Counted(Frozen):
     note: str = ""
 
 
+class Timed(Frozen):
+    """How long a full trial takes on one thread or one GPU; `note` says why that is not known, or what goes wrong."""
+
+    seconds: float | None = None
+    note: str = ""
+
+
 class DatasetFacts(Frozen):
     """What a trainable must know of a data set before it trains, without loading any data."""
 

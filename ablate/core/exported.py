@@ -26,7 +26,6 @@ def write_about(
     replicate: int,
     metrics: Sequence[Mapping[str, float]],
     code: Mapping[str, str] | None,
-    more: Mapping[str, Any],
 ) -> None:
     """Write `settings.json` and `config.json` into the folder of a model.
 
@@ -46,7 +45,6 @@ def write_about(
         "metrics": _with_n(metrics),
         "trainable": config.trainable,
         "code": dict(code or {}),
-        **more,
         "versions": {"ablate": __version__, "python": platform.python_version(), **_versions()},
     }
     for name, value in ((SETTINGS, config.settings.handed()), (CONFIG, finite(content))):

@@ -135,6 +135,8 @@ def mean(values: Iterable[float | None]) -> float:
 
 def means(replicates: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return the mean of every metric that a replicate reported, in order of first appearance (see `mean`)."""
+    if len(replicates) == 1:
+        return dict(replicates[0])
     names = dict.fromkeys(name for metrics in replicates for name in metrics)
     return {name: mean(metrics.get(name) for metrics in replicates) for name in names}
 

@@ -234,13 +234,12 @@ SCHEDULERS = Registry(
 TRACKERS = Registry(
     "tracker",
     {
-        "mlflow": "ablate.tracking.mlflow_tracker:build",
-        "tensorboard": "ablate.tracking.tensorboard_tracker:TensorBoardTracker",
+        "mlflow": "ablate.tracking.mlflow_view:MlflowView",
         "wandb": "ablate.tracking.wandb_tracker:WandbTracker",
         "none": "ablate.tracking.tracker:none",
     },
 )
-AT_HOME = ("tensorboard", "wandb", "none")  # trackers without an address: they write below a study's home, or nothing
+AT_HOME = ("wandb", "none")  # trackers without an address: they write below a study's home, or nothing
 
 
 def trainable_settings(trainable: str) -> type[TrainableSettings]:

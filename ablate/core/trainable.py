@@ -1,59 +1,25 @@
-"""The interface of what a study tunes: whatever measures, trains and serves a configuration."""
+"""The interface of what a study tunes: whatever measures and trains a configuration."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NotRequired, Protocol, TypedDict, Unpack
 
 from ablate.base.files import Place
 from ablate.core import config
 from ablate.core.code_version import base_trainable
-from ablate.core.config import Counted, DatasetFacts, NoSize, Size, TaskConfig, TrainableSettings
+from ablate.core.config import Counted, DatasetFacts, NoSize, Size, TaskConfig, Timed, TrainableSettings
 from ablate.core.registry import OWN_TRAINABLES, TRAINABLES, trainable_kind
 from ablate.core.trial import Report, TrialConfig, TrialKey
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tensor:
-    """Type (a NumPy name) and shape of what a served network takes or returns; -1 is any length."""
-
-    dtype: str
-    shape: tuple[int, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServedNetwork:
-    """A trained network that `mlflow.pyfunc` can load: how its files are written, and what it takes and returns.
-
-    `write` fills an empty folder, and `_load_pyfunc` of the module `loader` reads it. `example` is an input, an array.
-    `options` are options of `predict` with their defaults.
-    """
-
-    loader: str
-    write: Callable[[Path], object]
-    example: Any
-    inputs: Tensor
-    outputs: Tensor
-    options: Mapping[str, str] = field(default_factory=dict)
-    class_names: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class KeptFiles:
-    """What a trial of a user's code has kept, which only that code can call: `write` fills an empty folder.
-
-    It runs no code of the user's. It raises CheckpointError if nothing of the trial is there.
-    """
-
-    write: Callable[[Path], object]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedTrials:
     """What the trials of one data set have in common, before any of them runs."""
 
+    dataset: str
     task: TaskConfig
     facts: DatasetFacts
     data_dir: Path | None
@@ -126,7 +92,7 @@ class SizeForm:
 
 
 class Trainable(Protocol):
-    """Measures, trains and serves configurations; its settings are `registry.trainable_settings`.
+    """Measures and trains configurations; its settings are `registry.trainable_settings`.
 
     It has no state, so that any process can build it from its name.
     """
@@ -165,11 +131,11 @@ class Trainable(Protocol):
     def size_form(self) -> SizeForm:
         """Return what the user's code did for the sizes that `measure` has returned so far."""
 
-    def count_by_running(self, settings: TrainableSettings, dataset: str) -> Counted:
+    def count_by_running(self, settings: TrainableSettings, dataset: str, seconds: float | None = None) -> Counted:
         """Return the trainable parameters of a configuration that `measure` cannot size, or why they are unknown.
 
-        The user's code is run up to its first epoch, so a plan asks this and a search does not. Raises RequestError for
-        a fault that is found on the way.
+        The user's code is run up to its first epoch, for `seconds` at most, so a plan asks this and a search does not.
+        Raises RequestError for a fault that is found on the way.
         """
 
     def list_parts(self, settings: TrainableSettings, facts: DatasetFacts, dataset: str) -> dict[str, Any]:
@@ -178,10 +144,10 @@ class Trainable(Protocol):
         Raises RequestError if there is no network whose parts could be replaced by path.
         """
 
-    def estimate_seconds(self, rows: Sequence[tuple[TrainableSettings, Size]], planned: PlannedTrials) -> float | None:
-        """Return the mean time of a full-length trial over `rows` on one thread or one GPU, or None if it is unknown.
+    def estimate_seconds(self, rows: Sequence[tuple[TrainableSettings, Size]], planned: PlannedTrials) -> Timed:
+        """Return the mean time of a full-length trial over `rows`.
 
-        A few steps are measured on made-up data.
+        A few steps are measured on made-up data, or one of a user's functions is run up to its first report.
         """
 
     def train(self, config: TrialConfig, **context: Unpack[TrialContext]) -> Iterator[Report]:
@@ -200,12 +166,11 @@ class Trainable(Protocol):
     def open_pack(self, *, data_dir: Path | None, device: str, pause: Callable[[], bool]) -> Pack:
         """Return an empty pack, whose trials are added later; only trials with a group key are."""
 
-    def serve(
-        self, config: TrialConfig, *, checkpoints: Place, data_dir: Path | None, replicate: int = 0
-    ) -> ServedNetwork | KeptFiles:
-        """Return one replicate of a trained trial for prediction, or what it has kept if only its own code can call it.
+    def write_kept(self, config: TrialConfig, checkpoints: Place, replicate: int, folder: Path) -> None:
+        """Write what a seed of a trained trial has kept into an empty folder: weights, or what its code has named.
 
-        Replicate 0 is fixed beforehand, because choosing the best one by its test result would bias that result.
+        It is of the report that counts. No code of the user's runs. Raises CheckpointError if nothing of the trial is
+        there, RequestError if the trial has no such replicate.
         """
 
 

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ablate.core.trial import TrialState
+from ablate.functions.code.changes import command_words
 from ablate.functions.launchers import own_environment
 from ablate.ledger import Ledger, StudyWriter, TrialRecord
 from ablate.ledger.requests import RETRY
-from ablate.studies.code import command_words
 from ablate.study import Study
 
 RAN_WITH = "ran with"  # the event with what the trials run with; of several, the last is valid

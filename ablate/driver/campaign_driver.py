@@ -14,10 +14,10 @@ from typing import Any
 from rich.console import Console
 
 from ablate.base.errors import AblateError, LedgerHeldError, RequestError, did_you_mean
+from ablate.driver.campaign_code import code_of, refuse_other_packages, remove_worktrees
 from ablate.driver.options import RunOptions
 from ablate.driver.requests import ask_campaign, stop
 from ablate.driver.run import search
-from ablate.driver.versions import code_of, refuse_other_packages, remove_worktrees
 from ablate.ledger.requests import CLOSE, JUDGE
 from ablate.studies.ledger_campaign import LedgerCampaign, Verdict, read_campaign
 from ablate.studies.report import rebuild

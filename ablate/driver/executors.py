@@ -47,17 +47,9 @@ def make_executor(options: RunOptions, home: Path, store: Place, *, code: tuple[
 
 
 def import_ahead(study: Study, options: RunOptions) -> None:
-    """Import Ray Tune, and torch for a study of the family, in a thread while Ray starts."""
-    if options.executor != "ray":
-        return
-    sizing = ["ablate.engine.tasks.catalog"] if study.trainable == FAMILY else []
-    modules = [*sizing, "ablate.execution.tune_adapter"]
-
-    def run() -> None:
-        for module in modules:
-            import_module(module)
-
-    threading.Thread(target=run, name="imports", daemon=True).start()
+    """Import torch for a study of the family in a thread while Ray starts, which imports Tune meanwhile."""
+    if options.executor == "ray" and study.trainable == FAMILY:
+        threading.Thread(target=import_module, args=("ablate.engine.tasks.catalog",), daemon=True).start()
 
 
 def _gpus_here(options: RunOptions) -> int:

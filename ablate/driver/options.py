@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from ablate.base.ending import GRACE_SECONDS
 from ablate.studies.locations import Locations
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class RunOptions(Locations):
     autoscale: int | None = None
     device: str = "auto"
     trainer: str | None = None
-    grace_seconds: float = 25.0
+    grace_seconds: float = GRACE_SECONDS
     metrics_port: int | None = None
     metrics_host: str = METRICS_HOST
     extend: bool = False

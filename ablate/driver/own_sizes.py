@@ -24,7 +24,8 @@ from ablate.tuning.sampling.twins import Measure
 
 ADD_SIZE = "add `size(config)` beside {name}, and the search knows the size of every candidate"
 PROBED = 32  # values of a setting with which `size` is asked before a study begins
-SIZING_SECONDS = 30.0  # after this, no further network of a user's function is sized by running the function
+SIZING_SECONDS = 5.0  # after this, no further network of a user's function is sized by running the function
+STOPPED = f"sizes are blank where {SIZING_SECONDS:g} s were over: the code before the loop runs once for each network"
 
 
 def told_sizes(study: Study, trainable: Trainable, facts: Mapping[str, DatasetFacts]) -> dict[str, Any] | None:
@@ -103,14 +104,16 @@ def measuring(study: Study, trainable: Trainable) -> Measure:
 class OwnSizes:
     """Counts the parameters of one data set's networks by running the user's function, for as long as a plan may take.
 
-    `settings_of` makes settings of values, `count` runs the function. `notes` are the reasons for unknown sizes.
+    `settings_of` makes settings of values, `count` runs the function for some seconds at most. `notes` are the reasons
+    for unknown sizes. `stopped`: a network was not sized because the time was over.
     """
 
     study: Study
     dataset: str
     settings_of: Callable[[Mapping[str, Any]], TrainableSettings]
-    count: Callable[[TrainableSettings], Counted]
+    count: Callable[[TrainableSettings, float], Counted]
     notes: list[str] = field(default_factory=list)
+    stopped: bool = False
     _begun: float = field(default_factory=time.monotonic)
     _known: dict[str, int | None] = field(default_factory=dict)
 
@@ -118,12 +121,16 @@ class OwnSizes:
         """Return the parameters of a configuration; settings that `values` lacks take a value inside their range."""
         settings = self.settings_of(inside(self.study.space_for(self.dataset), values))
         key = settings.model_dump_json()
-        if key not in self._known and time.monotonic() - self._begun < SIZING_SECONDS:
-            found = self.count(settings)
-            self._known[key] = found.params
-            if found.note and found.note not in self.notes:
-                self.notes.append(found.note)
-        return self._known.get(key)
+        if key in self._known:
+            return self._known[key]
+        found, left = Counted(note=STOPPED), SIZING_SECONDS + self._begun - time.monotonic()
+        with suppress(TimeoutError):
+            found = self.count(settings, left) if left > 0 else found
+        self.stopped = self.stopped or found.note == STOPPED
+        self._known[key] = found.params
+        if found.note and found.note not in self.notes:
+            self.notes.append(found.note)
+        return found.params
 
     @property
     def knows_sizes(self) -> bool:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from ablate.core.config import DatasetFacts, NoSize, Size, TrainableSettings
+from ablate.base.waiting import LATE, after
+from ablate.core.config import DatasetFacts, NoSize, Size, Timed, TrainableSettings
 from ablate.core.registry import TRAINABLES
 from ablate.core.trainable import PlannedTrials, Trainable, load_trainable
 from ablate.driver.cautions import cautions
@@ -150,10 +151,14 @@ class Plan:
         }
 
 
-def make_plan(study: Study, *, data_dir: Path | None, measure_time: bool, earlier: Earlier | None = None) -> Plan:
-    """Size every architecture of `study` without training it, and optionally time a few steps on made-up data.
+def make_plan(
+    study: Study, *, data_dir: Path | None, measure_time: bool, earlier: Earlier | None = None,
+    tell: Callable[[str], object] = lambda _: None,
+) -> Plan:  # fmt: skip
+    """Size every architecture of `study`, and optionally time a trial: see `Trainable.estimate_seconds`.
 
-    Raises RequestError if settings do not fit the trainable, DataError if `image_folder` has no folder to scan.
+    `tell` is told what takes long. Raises RequestError if settings do not fit the trainable, DataError if
+    `image_folder` has no folder to scan.
     """
     trainable = load_trainable(study.trainable)
     facts = {label: trainable.find_facts(study.datasets[label], data_dir) for label in study.labels}
@@ -162,23 +167,28 @@ def make_plan(study: Study, *, data_dir: Path | None, measure_time: bool, earlie
         refuse_unknown_metrics(study, label, trainable.metrics(study.datasets[label], facts[label]))
     study = knowing(study, told_sizes(study, trainable, facts))
     require_told(study)
-    sizing = {label: _Sizing.of(study, label, facts[label], trainable) for label in study.labels}
-    by_dataset = {label: list(sizing[label].rows()) for label in study.labels}
+    with after(LATE, lambda: tell("Sizing the architectures …")):
+        sizing = {label: _Sizing.of(study, label, facts[label], trainable) for label in study.labels}
+        by_dataset = {label: list(sizing[label].rows()) for label in study.labels}
     rows = [row for label in study.labels for row in by_dataset[label]]
-    seconds = _seconds(study, by_dataset, facts, data_dir, study.replicates) if measure_time else None
-    seeds = tuning_seeds(study) if study.tune is not None and measure_time else None
-    of_tuning = None if seeds is None else _seconds(study, by_dataset, facts, data_dir, seeds)
+    timed, of_tuning = dict[str, Timed](), None
+    if measure_time:
+        with after(LATE, lambda: tell("Timing a trial …")):
+            timed = _timed(study, by_dataset, facts, data_dir, study.replicates)
+            if study.tune is not None:
+                of_tuning = _seconds(_timed(study, by_dataset, facts, data_dir, tuning_seeds(study)))
     return Plan(
         study=study,
         rows=tuple(rows),
         architectures={label: sizing[label].architectures() for label in study.labels},
         trials=planned_trials(study),
         confirmations=study.confirm.replicates if study.confirm else 0,
-        seconds_per_trial=seconds,
+        seconds_per_trial=_seconds(timed),
         cautions=(
             *cautions(study, facts, data_dir),
             *unsized_notes(study, trainable, facts, [row.settings for row in rows]),
             *(note for label in study.labels for note in sizing[label].notes()),
+            *dict.fromkeys(f"{label}: {each.note}" for label, each in timed.items() if each.note),
         ),
         earlier=earlier,
         tuning=tuning_trials(study),
@@ -213,7 +223,7 @@ class _Sizing:
                 study=study,
                 dataset=dataset,
                 settings_of=twins.settings_of,
-                count=lambda settings: trainable.count_by_running(settings, dataset),
+                count=lambda settings, seconds: trainable.count_by_running(settings, dataset, seconds),
             )
             axes = axes if study.counted else own.architectures(axes)
         return _Sizing(study=study, dataset=dataset, facts=facts, trainable=trainable, twins=twins, axes=axes, own=own)
@@ -240,7 +250,8 @@ class _Sizing:
 
     def architectures(self) -> int | None:
         """Return the number of architectures, or None if there are too many to count or their sizes are unknown."""
-        unknown = self.own is not None and not (self.study.counted or self.own.knows_sizes or self.study.rows)
+        own = None if self.study.counted else self.own
+        unknown = own is not None and (own.stopped or not (own.knows_sizes or self.study.rows))
         return None if unknown else self.axes.cardinality()
 
     def notes(self) -> tuple[str, ...]:
@@ -280,29 +291,33 @@ def _row_name(values: dict[str, Any]) -> str:
     return " ".join(row + axes) or "default"
 
 
-def _seconds(
+def _timed(
     study: Study,
     rows: Mapping[str, Sequence[PlannedRow]],
     facts: Mapping[str, DatasetFacts],
     data_dir: Path | None,
     replicates: int,
-) -> dict[str, float] | None:
-    """Return the mean time of a trial on `replicates` seeds by data set, or None if the trainable cannot tell."""
-    found: dict[str, float] = {}
+) -> dict[str, Timed]:
+    """Return the mean time of a trial on `replicates` seeds by data set."""
+    found = {}
     for label, listed in rows.items():
         planned = PlannedTrials(
+            dataset=label,
             task=study.task(label),
             facts=facts[label],
             data_dir=data_dir,
             replicates=replicates,
             protocol=study.protocol,
         )
-        sized = [(row.settings, row.size) for row in listed if row.size]
-        seconds = load_trainable(study.trainable).estimate_seconds(sized, planned)
-        if seconds is None:
-            return None
-        found[label] = seconds
+        sized = [(row.settings, row.size) for row in listed]
+        found[label] = load_trainable(study.trainable).estimate_seconds(sized, planned)
     return found
+
+
+def _seconds(timed: Mapping[str, Timed]) -> dict[str, float] | None:
+    """Return the seconds by data set, None if those of one are unknown."""
+    found = {label: each.seconds for label, each in timed.items() if each.seconds is not None}
+    return found if found and len(found) == len(timed) else None
 
 
 def limit_rows(plan: Plan, rows: int) -> Plan:

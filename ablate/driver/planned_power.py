@@ -8,18 +8,10 @@ from typing import Any, TypeVar
 
 from ablate.base.errors import RequestError
 from ablate.core.objectives import on_test, on_validation, quality_objective
-from ablate.results.comparison.comparison import columns
-from ablate.results.comparison.power import (
-    ALPHA,
-    QUESTIONS,
-    PairedSpread,
-    Question,
-    paired_spreads,
-    pairs_needed,
-    smallest_margin,
-)
+from ablate.results.comparison.design import columns
+from ablate.results.comparison.power import ALPHA, PairedSpread, paired_spreads
 from ablate.results.front.front import metric_at
-from ablate.results.statistics.intervals import smallest_effect
+from ablate.results.statistics.intervals import seeds_needed, smallest_effect
 from ablate.results.trials.results import Results
 from ablate.studies.locations import Locations
 from ablate.studies.stored import read_study
@@ -37,25 +29,13 @@ class Earlier:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeedsNeeded:
-    """What a margin asks of a question at 80% power, if the true difference is 0.
-
-    `widest_sd`: the largest sd(d) at which the seeds asked for are enough. `seeds`: those needed at the earlier study's
-    sd(d); None without one, or above 10,000. `hours`: of all arms on that many seeds, one after another, if measured.
-    """
-
-    question: Question
-    widest_sd: float
-    seeds: int | None
-    hours: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
 class PlannedPower:
-    """Power for one metric, with `seeds` per arm; differences in the metric's own unit, None without a known spread.
+    """What `seeds` per arm can show of one metric with 80% power, in its unit; None without a known spread.
 
-    `tests` are those of the metric's family: what is detectable is so at the level of Holm's first step,
-    and with `compare.familywise` the seeds that a margin needs too.
+    `smallest` is the smallest difference that is found, also in standard deviations of the paired differences; it is at
+    the level of Holm's first step over the `tests` of the metric. `needed` seeds find an equal arm non-inferior at the
+    `margin`, None above 1,000; `hours` is the time to train every arm on that many seeds, one after another, None if no
+    trial was timed.
     """
 
     metric: str
@@ -65,7 +45,8 @@ class PlannedPower:
     spread: PairedSpread | None
     smallest: float | None
     margin: float | None
-    needed: tuple[SeedsNeeded, ...]
+    needed: int | None
+    hours: float | None
 
     def content(self) -> dict[str, Any]:
         """Return plain values."""
@@ -100,7 +81,9 @@ def plan_power(study: Study, earlier: Earlier | None, hours: float | None) -> tu
     in_sd, found = smallest_effect(seeds, level=1 - ALPHA / max(tests, 1)), []
     for metric in _metrics(study):
         spread, margin = _of_metric(spreads, metric), _of_metric(margins, metric)
-        questions = QUESTIONS if margin is not None and seeds > 1 else ()
+        needed = None
+        if spread is not None and margin is not None:
+            needed = seeds_needed(margin / spread.sd, level=1 - 2 * ALPHA / claimed) if spread.sd > 0 else 2
         planned = PlannedPower(
             metric=metric,
             seeds=seeds,
@@ -109,24 +92,11 @@ def plan_power(study: Study, earlier: Earlier | None, hours: float | None) -> tu
             spread=spread,
             smallest=None if spread is None or seeds < 2 else in_sd * spread.sd,
             margin=margin,
-            needed=tuple(_needed(question, seeds, spread, margin or 0.0, hours, claimed) for question in questions),
+            needed=needed,
+            hours=None if hours is None or needed is None else hours * needed / seeds,
         )
         found.append(planned)
     return tuple(found)
-
-
-def _needed(
-    question: Question, seeds: int, spread: PairedSpread | None, margin: float, hours: float | None, tests: int
-) -> SeedsNeeded:
-    enough = None
-    if spread is not None:
-        enough = pairs_needed(question, margin / spread.sd, tests) if spread.sd > 0 else 2
-    return SeedsNeeded(
-        question=question,
-        widest_sd=margin / smallest_margin(question, seeds, tests),
-        seeds=enough,
-        hours=None if hours is None or enough is None else hours * enough / seeds,
-    )
 
 
 def _seeds(study: Study) -> int:

@@ -18,9 +18,11 @@ from rich.console import Console
 
 from ablate.base.errors import (
     CheckpointDownError,
+    LedgerDownError,
     NoLedgerError,
     RegistryError,
     RequestError,
+    StorageError,
     StudyFailedError,
 )
 from ablate.base.files import (
@@ -36,6 +38,7 @@ from ablate.base.files import (
 )
 from ablate.base.garbage import collect_as_usual
 from ablate.base.redaction import error_text, redact_url
+from ablate.base.waiting import LATE, after
 from ablate.core.config import DatasetFacts
 from ablate.core.objectives import stopped_text
 from ablate.core.trainable import Trainable, load_trainable
@@ -44,6 +47,7 @@ from ablate.driver import resume as resumption
 from ablate.driver import warm_start
 from ablate.driver.again import retry_unreported, unreported
 from ablate.driver.alone import only_study
+from ablate.driver.campaign_code import checkouts, opening, record_code, refuse_other_packages
 from ablate.driver.cautions import cautions
 from ablate.driver.compared_plan import note_plan, refuse_failed_rows, require_variants
 from ablate.driver.data_checks import check_data
@@ -60,20 +64,18 @@ from ablate.driver.own_sizes import (
 )
 from ablate.driver.progress import ProgressDisplay
 from ablate.driver.prometheus import require_free, serve_metrics
-from ablate.driver.space_sizes import note_size_shares
-from ablate.driver.versions import checkouts, opening, record_code, refuse_other_packages
 from ablate.execution import Executor
 from ablate.functions.border.guarded import end_processes
+from ablate.functions.code import changes as own
+from ablate.functions.code.module import CODE
 from ablate.functions.command_record import empty, forget_records
-from ablate.functions.source import CODE
 from ablate.ledger import EventRecord, Ledger, StudyWriter
 from ablate.results.front.budget import ended_early_lines
 from ablate.results.front.front import column_of
 from ablate.results.trials.results import Results
 from ablate.results.trials.tables import trials_table, write_study_file
-from ablate.studies import code as own
 from ablate.studies import homes as places
-from ablate.studies.report import write_results
+from ablate.studies.report import write_results, writing_text
 from ablate.studies.stored import KNOWN_SIZES, knowing, known_sizes, results_of, select_networks, with_files
 from ablate.study import Study, parse_study, read_study
 from ablate.tracking import TRACKERS, Tracker, build_trackers, sync_periodically
@@ -97,24 +99,21 @@ def search(
     options: RunOptions,
     console: Console,
     *,
-    scale: float | None = None,
-    only: Sequence[str] | None = None,
-    deterministic: bool = False,
-    limits: Mapping[str, Any] | None = None,
     text: str | None = None,
     tell: Tell | None = None,
+    **changed: Any,
 ) -> FinishedStudy:
     """Create or resume the study in `file`, and run it to its confirmed front and report.
 
-    `scale`, `only`, `deterministic` and `limits` become part of the study (docs/compare.md, docs/searching.md). If
-    `text` is given, it is the study, and `file` is only its name in messages. `tell` gets the events of `follow`.
+    If `text` is given, it is the study, and `file` is only its name in messages. `tell` gets the events of `follow`.
+    What `changed` the file (the options of `read_study`) becomes part of the study.
 
     Raises RequestError before anything is started, also while this process runs another study, LedgerError if the lease
     cannot be acquired, StudyFailedError if no trial completed, and KeyboardInterrupt with the signal if it was
     interrupted (the same command continues the study).
     """
     if text is None:
-        study, text = read_study(file, scale=scale, only=only, deterministic=deterministic, limits=limits)
+        study, text = read_study(file, **changed)
     else:
         study = parse_study(text, str(file))
     # The processes that end have looked at the code; with --executor local they train too.
@@ -173,8 +172,7 @@ def _search(study: Study, text: str, options: RunOptions, console: Console, tell
                 gpus_per_trial=options.gpus_per_trial,
                 only=options.variants or (),
             )
-            count = partial(note_size_shares, writer, ledger, study, trainable=trainable, facts=facts, say=say)
-            report, unshown = _run(engine, executor, ledger, writer, options, console, count, tell)
+            report, unshown = _run(engine, executor, ledger, writer, options, console, tell)
             if study.campaign is not None:  # its commands say what was found
                 return FinishedStudy(study=study, home=home, report=report)
         snapshot = with_files(ledger.snapshot(study.name), options)
@@ -287,10 +285,9 @@ def _run(
     writer: StudyWriter,
     options: RunOptions,
     console: Console,
-    count: Callable[[], None],
     tell: Tell | None,
 ) -> tuple[Path, Sequence[str]]:
-    """Run a study to its end, `count` the networks of its space, then write its report and publish it.
+    """Run a study to its end, then write its report and publish it.
 
     Returns the path of the report page, and lines for the user on what the tracker could not show.
     """
@@ -311,20 +308,31 @@ def _run(
                 progress.update()
                 events()
 
-            executor.run(engine, on_event=on_event)
+            with _overtaken_first(writer):
+                executor.run(engine, on_event=on_event)
             events()
-        if engine.finished and study.campaign is None:
-            count()
         tracker.sync()  # the tables name each trial's run
         if study.campaign is not None:
             return home, ()
         writer.renew()  # only the driver that holds the lease may write the results
-        report = write_results(study, with_files(ledger.snapshot(study.name), options), home)
+        with after(LATE, lambda: _say(console, writing_text(study.name))):
+            report = write_results(study, with_files(ledger.snapshot(study.name), options), home)
         writer.renew()
         _publish(tracker, ledger, study, home, options)
     finally:
         unshown = tracker.close()
     return report, unshown
+
+
+@contextmanager
+def _overtaken_first(writer: StudyWriter) -> Iterator[None]:
+    """Raise StaleDriverError instead of CheckpointDownError where another driver, which tidies up, has taken over."""
+    try:
+        yield
+    except CheckpointDownError:
+        with suppress(StorageError, LedgerDownError):
+            writer.renew()
+        raise
 
 
 def _place(options: RunOptions, study: Study, ledger: Ledger) -> RunOptions:
@@ -374,11 +382,12 @@ def _say(console: Console, text: str) -> None:
 
 def _publish(tracker: Tracker, ledger: Ledger, study: Study, home: Path, options: RunOptions) -> None:
     """Pass the study's final networks, its report and its tables to the tracker."""
-    from ablate.studies.model_export import write_kept  # it imports torch
+    from ablate.studies.model_export import write_model  # it imports torch
 
     snapshot, root = ledger.snapshot(study.name), options.checkpoint_root(study.name)
-    write = partial(write_kept, snapshot=snapshot, checkpoints=root)
-    tracker.log_models(select_networks(study, snapshot), data_dir=options.data_dir, write=write)
+    tracker.log_models(
+        select_networks(study, snapshot), write=partial(write_model, snapshot=snapshot, checkpoints=root)
+    )
     written = [home / "report", home / "trials.parquet", home / "reports.parquet", home / "study.yaml"]
     tracker.log_artifacts(written)
     if options.store:

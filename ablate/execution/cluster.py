@@ -4,25 +4,35 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-
-import ray
+from pathlib import Path
+from typing import Any
 
 from ablate.base.errors import ClusterLostError, ResourceError
 from ablate.base.redaction import error_text
-from ablate.execution import ray_private
+from ablate.base.waiting import after
 from ablate.execution.gcs_watchdog import end_process
-from ablate.execution.own_ray import after, environment, own_ray
+from ablate.execution.own_ray import OwnRay, environment, not_started, own_ray
+from ablate.execution.ray_private import job_config, read_authentication
 
 CONNECT_SECONDS = 10.0
 JOIN_SECONDS = 60.0  # wait for nodes of a remote cluster to join, for example after its head was replaced
 LEAVE_SECONDS = 60.0  # `ray.shutdown` has no limit while the raylet of this machine is frozen
+END_SECONDS = 20.0  # the same for a Ray of the study's own
 EPSILON = 1e-6
-QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",  # what a raylet prints here; ablate reports a dead worker itself
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # a runtime environment of the current folder, under `uv run`
+    "RAY_CLIENT_MODE": None,
+}
 SAME_TOKEN = "Are RAY_AUTH_MODE and the token (RAY_AUTH_TOKEN or ~/.ray/auth_token) those of the cluster?"
 
 logger = logging.getLogger("ablate")
@@ -58,37 +68,87 @@ def silence_logger(name: str) -> Iterator[None]:
         log.setLevel(level)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Connection:
+    """How this process is connected to Ray: the address of its GCS, and the study's own Ray if it is one.
+
+    `shared` is true if this process was connected before, and stays so.
+    """
+
+    address: str
+    own: OwnRay | None = None
+    shared: bool = False
+
+
 @contextmanager
-def ray_session(address: str | None, *, check: Callable[[], None] = lambda: None) -> Iterator[None]:
+def ray_session(address: str | None, *, check: Callable[[], None] = lambda: None) -> Iterator[Connection]:
     """Start a local Ray, or join the one at `address`; end or leave it after the block.
 
-    Without an address, the pointer that an earlier `ray start` left behind is ignored. If this process is already
-    connected to a Ray, that one is used and stays connected. `check` is called while a local Ray starts, and may raise
-    KeyboardInterrupt. Raises ResourceError if no cluster answers, and the errors of `own_ray`.
+    Ray is imported inside the block, with its settings. Without an address, the pointer that an
+    earlier `ray start` left behind is ignored. If this process is already connected to a Ray, that one is used and
+    stays connected. `check` is called while a local Ray starts, and may raise KeyboardInterrupt. Raises ResourceError
+    if no cluster answers, and the errors of `own_ray`.
     """
-    if ray.is_initialized():
-        yield
+    ray = sys.modules.get("ray")
+    if ray is not None and ray.is_initialized():
+        yield Connection(address=ray.get_runtime_context().gcs_address, shared=True)
         return
     if address is not None:
         _check_address(address)
-    ours = own_ray(check) if address is None else _join(address)
-    with ray_private.raylet_silenced(), silence_logger("ray"), environment(**QUIET), ours:
-        yield
+    ours = _own(check) if address is None else _join(address)
+    with silence_logger("ray"), environment(**QUIET), ours as connection:
+        yield connection
 
 
 @contextmanager
-def _join(address: str) -> Iterator[None]:
-    try:
-        with after(JOIN_SECONDS + LEAVE_SECONDS, lambda: end_process(_silent(address))):
-            ray_private.join(address)
-    except Exception as error:  # also of a RAY_RUNTIME_ENV_HOOK
-        text = error_text(error, first_line=True).rstrip(".")
-        raise ResourceError(f"--address {address}: no Ray cluster can be joined there: {text}. {SAME_TOKEN}") from error
-    try:
-        yield
-    finally:
-        with after(LEAVE_SECONDS, lambda: end_process(_raylet_silent(address))):
-            ray.shutdown()
+def _own(check: Callable[[], None]) -> Iterator[Connection]:
+    with own_ray(check) as own:
+        try:
+            with after(JOIN_SECONDS, lambda: end_process(not_started("its GCS does not answer"))):
+                ray = _init(f"[::ffff:127.0.0.1]:{own.port}")  # Ray reads 127.0.0.1 as the outer address
+        except Exception as error:
+            raise not_started(error_text(error, first_line=True).rstrip(".")) from error
+        try:
+            yield Connection(address=f"127.0.0.1:{own.port}", own=own)
+        except ClusterLostError:
+            own.kill()
+            raise
+        finally:
+            with after(END_SECONDS, own.kill):
+                ray.shutdown()
+
+
+@contextmanager
+def _join(address: str) -> Iterator[Connection]:
+    with environment(**_token_of_user()):
+        read_authentication()
+        try:
+            with after(JOIN_SECONDS + LEAVE_SECONDS, lambda: end_process(_silent(address))):
+                ray = _init(address)
+        except Exception as error:  # also of a RAY_RUNTIME_ENV_HOOK
+            text = error_text(error, first_line=True).rstrip(".")
+            said = f"--address {address}: no Ray cluster can be joined there: {text}. {SAME_TOKEN}"
+            raise ResourceError(said) from error
+        try:
+            yield Connection(address=ray.get_runtime_context().gcs_address)
+        finally:
+            with after(LEAVE_SECONDS, lambda: end_process(_raylet_silent(address))):
+                ray.shutdown()
+
+
+def _init(address: str) -> Any:
+    """Join the Ray at `address` with its output silenced, and return Ray's module."""
+    import ray
+
+    ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL, job_config=job_config())
+    return ray
+
+
+def _token_of_user() -> dict[str, str]:
+    """Return the variable by which Ray uses the token of this user, if there is one."""
+    given = any(os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
+    found = given or (Path.home() / ".ray" / "auth_token").is_file()
+    return {"RAY_AUTH_MODE": "token"} if found and "RAY_AUTH_MODE" not in os.environ else {}
 
 
 def _silent(address: str) -> ClusterLostError:
@@ -109,15 +169,12 @@ def _check_address(address: str) -> None:
             f"--address {address}: the Ray Client is not supported. Give HOST:6379 on a machine of the cluster, "
             "or submit the command as a Ray job."
         )
-    try:
-        place = ray_private.bootstrap_address(address)
-    except ValueError as error:
-        raise ResourceError(f"--address {address}: not of the form HOST:PORT, and not 'auto'.") from error
-    except ConnectionError as error:
-        raise ResourceError(
-            f"--address {address}: no Ray runs on this machine. Leave --address out to start one."
-        ) from error
+    place = os.environ.get("RAY_ADDRESS", "") if address == "auto" else address
+    if address == "auto" and not place:
+        return  # Ray finds what `ray start` started here, or says at once that there is none
     host, _, port = place.rpartition(":")
+    if not host or not port.isdigit():
+        raise ResourceError(f"--address {address}: not of the form HOST:PORT, and not 'auto'.")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
     except OSError as error:
@@ -127,13 +184,10 @@ def _check_address(address: str) -> None:
         ) from error
 
 
-def gcs_address() -> str:
-    """Return the HOST:PORT of the GCS of the cluster that this process has joined."""
-    return str(ray.get_runtime_context().gcs_address)
-
-
 def node_resources() -> list[Mapping[str, float]]:
     """Return the declared resources of every live node."""
+    import ray
+
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
 
 

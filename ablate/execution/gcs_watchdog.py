@@ -20,7 +20,7 @@ LEAVE_SECONDS = 52.0  # without an answer, until this process ends itself
 class GcsWatchdog:
     """Connects to the GCS of a cluster at intervals in a thread, and checks the processes of a local Ray.
 
-    `ended` returns the name of a process of the local Ray that has ended, or None. `leave` ends this process if the
+    `ended` returns which process of the local Ray has ended, or None. `leave` ends this process if the
     main thread waits for an answer of Ray that will not come.
     """
 
@@ -40,7 +40,7 @@ class GcsWatchdog:
         Raises ClusterLostError if it has not answered for LOST_SECONDS, or if a process of the local Ray has ended.
         """
         if (part := self._ended()) is not None:
-            raise own_ray_lost(f"its {part} is gone")
+            raise own_ray_lost(part)
         if self._silent() > LOST_SECONDS:
             raise self._error()
         return self._silent() < 3 * KNOCK_SECONDS
@@ -74,7 +74,7 @@ class GcsWatchdog:
             return None
         self._ended_since = self._ended_since or time.monotonic()
         late = time.monotonic() - self._ended_since > LEAVE_SECONDS - LOST_SECONDS
-        return own_ray_lost(f"its {part} is gone") if late else None
+        return own_ray_lost(part) if late else None
 
     def _silent(self) -> float:
         return time.monotonic() - self._answered

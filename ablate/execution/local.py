@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ablate.base.ending import GRACE_SECONDS
 from ablate.base.files import Place
 from ablate.core.code_version import VERSIONS
 from ablate.execution.pack_run import Assignment, PackRun
@@ -32,7 +33,7 @@ class LocalExecutor:
     trainer: str | None = None
     threads: int = 1
     pack: int = 1
-    grace_seconds: float = 25.0
+    grace_seconds: float = GRACE_SECONDS
     seeds_at_once: int | None = None
 
     def run(self, search: Search, *, on_event: Callable[[], None]) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ablate.base.ending import GRACE_SECONDS
 from ablate.base.errors import PausedError
 from ablate.base.garbage import collecting_rarely
 from ablate.core.code_version import CODE_PREFIX
@@ -31,7 +32,7 @@ class Assignment:
 
     `packed` says whether the trials have a group key; one that has none trains alone. `device` is a torch device,
     never `auto`. `trainer`, an import path, replaces the trainable's `train`. Parts given by import path are also
-    searched for on `search_path`. `code` refers to the user's code in a cluster's object store (`carried_code`), if it
+    searched for on `search_path`. `code` refers to the user's packed code in a cluster's object store, if it
     was sent. `versions` holds the folders of code versions. A user's code has `grace_seconds` to end by itself.
     """
 
@@ -45,7 +46,7 @@ class Assignment:
     search_path: tuple[str, ...] = ()
     code: Any = None
     versions: Path | None = None
-    grace_seconds: float = 25.0
+    grace_seconds: float = GRACE_SECONDS
 
     def __str__(self) -> str:
         return ", ".join(str(member.config.key) for member in self.members)

@@ -9,17 +9,14 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import ray
-
+from ablate.base.ending import GRACE_SECONDS
 from ablate.base.errors import ResourceError
 from ablate.base.files import Place
 from ablate.core.code_version import SHORT, VERSIONS, CodeVersion
-from ablate.execution.autoscaling import NodeRequest, bundle_of
-from ablate.execution.carried_code import pack as pack_files
 from ablate.execution.cluster import (
     JOIN_SECONDS,
+    Connection,
     SlotPlan,
-    gcs_address,
     most_slots,
     node_resources,
     plan,
@@ -28,13 +25,15 @@ from ablate.execution.cluster import (
     wait_for_nodes,
 )
 from ablate.execution.gcs_watchdog import gcs_watchdog
+from ablate.execution.own_ray import cpus_here
 from ablate.execution.pack_run import Assignment
 from ablate.execution.packing import Packing, RunningPack, member_of
-from ablate.execution.ray_private import ended_part, is_own, own_resources
 from ablate.execution.signals import Interruption
-from ablate.execution.tune_session import TuneSession
+from ablate.functions.code.archive import pack as pack_files
 
 if TYPE_CHECKING:
+    from ablate.execution.autoscaling import NodeRequest
+    from ablate.execution.tune_session import TuneSession
     from ablate.tuning import Search
 
 
@@ -59,7 +58,7 @@ class RayExecutor:
     trainer: str | None = None
     pack: int = 1
     code: tuple[Path, ...] = ()
-    grace_seconds: float = 25.0
+    grace_seconds: float = GRACE_SECONDS
     seeds_at_once: int | None = None
 
     def check(self) -> None:
@@ -70,27 +69,32 @@ class RayExecutor:
         if self.device.startswith("cuda") and not self.gpus:
             raise ResourceError(f"--device {self.device}: no GPU was asked for. Type --gpus 1, or --device cpu.")
         if self.address is None:
-            self._plan([own_resources()])
+            self._plan([{"CPU": cpus_here(), "GPU": _gpus_here() if self.gpus else 0}])
             return
         with ray_session(self.address):
             wait_for_nodes(lambda: self._plan(node_resources()), seconds=JOIN_SECONDS, check=lambda: None)
 
     def run(self, search: Search, *, on_event: Callable[[], None]) -> None:
         """Run `search` as `Executor.run` describes."""
+        with Interruption(self.grace_seconds) as interruption, search.listening(interruption.ask):
+            while not self._run(search, interruption, on_event):
+                interruption.check()
+
+    def _run(self, search: Search, interruption: Interruption, on_event: Callable[[], None]) -> bool:
+        """Run `search` on one Ray, and return False if it must go on with another one."""
         with (
-            Interruption(self.grace_seconds) as interruption,
-            ray_session(self.address, check=interruption.listen_and_check),
-            gcs_watchdog(gcs_address(), ended=ended_part) as line,
-            search.listening(interruption.ask),
+            ray_session(self.address, check=interruption.check) as connection,
+            gcs_watchdog(connection.address, ended=connection.own.ended if connection.own else lambda: None) as line,
         ):
-            interruption.listen()
+            interruption.listen()  # `ray.init` has replaced the handlers
             patience = JOIN_SECONDS if self.address else 0.0
             held = wait_for_nodes(lambda: self._plan(node_resources()), seconds=patience, check=interruption.check)
-            session = self._session(search, held, interruption, line.answers, on_event)
-            from ablate.execution.tune_adapter import run_tune  # `import_ahead` imports Tune while Ray starts
+            session = self._session(search, held, interruption, line.answers, on_event, connection)
+            from ablate.execution.tune_adapter import run_tune  # imported while Ray starts
 
-            run_tune(session, held, pending=max(held.slots, session.request.most if session.request else 0))
+            over = run_tune(session, held, pending=max(held.slots, session.request.most if session.request else 0))
             interruption.check()
+            return over
 
     def _session(
         self,
@@ -99,7 +103,12 @@ class RayExecutor:
         interruption: Interruption,
         answers: Callable[[], bool],
         on_event: Callable[[], None],
+        connection: Connection,
     ) -> TuneSession:
+        import ray
+
+        from ablate.execution.tune_session import TuneSession
+
         code = ray.put(pack_files(self.code)) if self.code and self.address else None
 
         @lru_cache(maxsize=2)  # the last two: a worker keeps the code that it has unpacked
@@ -123,7 +132,8 @@ class RayExecutor:
             on_event=on_event,
             interruption=interruption,
             answers=answers,
-            own=is_own(),
+            own=connection.own is not None,
+            shared=connection.shared,
             slots=slots,
             request=self._request(held),
         )
@@ -142,6 +152,8 @@ class RayExecutor:
         )
 
     def _request(self, held: SlotPlan) -> NodeRequest | None:
+        from ablate.execution.autoscaling import NodeRequest, bundle_of
+
         if self.autoscale is None:
             return None
         most = most_slots(node_resources(), held, gpus=self.gpus, most_nodes=self.autoscale)
@@ -163,3 +175,10 @@ class RayExecutor:
             versions=self._versions,
             grace_seconds=self.grace_seconds,
         )
+
+
+def _gpus_here() -> int:
+    """Return how many GPUs of this machine torch, and so a trial, can use."""
+    import torch
+
+    return torch.cuda.device_count()

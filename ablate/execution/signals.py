@@ -48,11 +48,6 @@ class Interruption:
         for number in self._former:
             signal.signal(number, self._arrived)
 
-    def listen_and_check(self) -> None:
-        """Call `listen` and `check`, while a library that replaces the handlers starts."""
-        self.listen()
-        self.check()
-
     def ask(self) -> None:
         """Act as on SIGTERM; any thread may call it."""
         if self._signal is None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from ray import tune
+from ray.exceptions import RuntimeEnvSetupError
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import Searcher
@@ -18,33 +19,35 @@ from ablate.base.redaction import error_text
 from ablate.base.scratch import scratch_folder
 from ablate.execution.cluster import SlotPlan, silence_logger
 from ablate.execution.own_ray import environment
-from ablate.execution.ray_private import (
-    DEAD_BECAUSE,
-    NOT_SET_UP,
-    PENDING_TRIALS,
-    TUNE_SETTINGS,
-    actors_of_tune,
-    every_death_known,
-)
 from ablate.execution.tune_session import StopTune, TuneSession
 from ablate.execution.worker import ASSIGNMENT, PAUSE, TURN, TrialActor
 
 DETAIL_LENGTH = 500  # characters, from the end of what Ray says
+DEAD_BECAUSE = "The actor is dead because"  # in the text of Ray's error, which has no attribute for the reason
+NOT_SET_UP = str(RuntimeEnvSetupError()).rstrip(".")  # Tune keeps the text of this error only
+NEVER_SECONDS = "1e9"
+TUNE_SETTINGS = {
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",
+    "TUNE_GLOBAL_CHECKPOINT_S": NEVER_SECONDS,
+    "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
+    "TUNE_RESULT_BUFFER_LENGTH": "1",
+    "TUNE_WARN_INSUFFICENT_RESOURCE_THRESHOLD_S": NEVER_SECONDS,
+    "RAY_AIR_NEW_OUTPUT": "0",  # the new one prints a banner even at verbosity 0
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+}
+PENDING_TRIALS = "TUNE_MAX_PENDING_TRIALS_PG"
 
 
-def run_tune(session: TuneSession, held: SlotPlan, *, pending: int) -> None:
+def run_tune(session: TuneSession, held: SlotPlan, *, pending: int) -> bool:
     """Run Tune until the session's search is over; Tune stores no checkpoints, logs or results.
 
-    At most `pending` trials wait for their actors at a time.
+    At most `pending` trials wait for actors at a time. Return False if Tune has given up because Ray has killed a
+    worker: it must run again on another Ray.
     """
-    with (
-        _registered(session) as token,
-        scratch_folder("tune") as storage,
-        actors_of_tune(TrialActor),
-        _quiet(pending),
-    ):
+    with _registered(session) as token, scratch_folder("tune") as storage, _quiet(pending):
         tuner = tune.Tuner(
-            tune.with_resources(TrialOnWorker, {"cpu": held.cpus, "gpu": held.gpus}),
+            tune.with_resources(TrialActor, {"cpu": held.cpus, "gpu": held.gpus}),
             tune_config=tune.TuneConfig(
                 search_alg=LedgerSearcher(token),
                 scheduler=LedgerScheduler(token),
@@ -62,17 +65,15 @@ def run_tune(session: TuneSession, held: SlotPlan, *, pending: int) -> None:
             ),
         )
         try:
-            with every_death_known():
-                tuner.fit()
-        except StopTune as halt:
-            if halt.__cause__ is not None:
-                raise halt.__cause__ from None
+            tuner.fit()
+        except (StopTune, Exception) as error:
+            if not session.left and not session.lost_a_worker(error):
+                raise
         finally:
             session.release()
-
-
-class TrialOnWorker(tune.Trainable):
-    """What Tune is given to run; `actors_of_tune` makes it start a TrialActor instead."""
+    if session.left and session.cause is not None:
+        raise session.cause
+    return session.left
 
 
 def _name(trial: Trial) -> str:
@@ -102,12 +103,16 @@ def _registered(session: TuneSession) -> Iterator[str]:
         del _SESSIONS[session.token]
 
 
-@contextmanager
-def _halt(token: str) -> Iterator[TuneSession]:
+def _ask(token: str, act: Callable[[TuneSession], Any], otherwise: Any = None) -> Any:
+    """Return what `act` returns of the session; leave Tune if it raises, and ask nothing more."""
+    session = _SESSIONS[token]
+    if session.left:  # Tune removes its workers
+        return otherwise
     try:
-        yield _SESSIONS[token]
-    except Exception as error:
-        raise StopTune from error
+        return act(session)
+    except BaseException as error:
+        session.leave(error)
+        raise session.way_out() from None
 
 
 class LedgerSearcher(Searcher):
@@ -119,14 +124,12 @@ class LedgerSearcher(Searcher):
 
     def suggest(self, trial_id: str) -> dict[str, Any] | None:
         """Return the next trial's Tune configuration, or None for now."""
-        with _halt(self.token) as session:
-            assignment = session.suggest(trial_id)
+        assignment = _ask(self.token, lambda session: session.suggest(trial_id))
         return None if assignment is None else {ASSIGNMENT: assignment, PAUSE: self.token}
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """Free the trial's slot."""
-        with _halt(self.token) as session:
-            session.ended(trial_id)
+        _ask(self.token, lambda session: session.ended(trial_id))
 
     def save_to_dir(self, checkpoint_dir: str, session_str: str = "default") -> None:
         """Save nothing: the ledger is the record."""
@@ -141,22 +144,19 @@ class LedgerScheduler(TrialScheduler):
 
     def choose_trial_to_run(self, tune_controller: Any) -> None:
         """Choose nothing, since Tune starts pending trials itself; handle signals, since Tune calls this each turn."""
-        with _halt(self.token) as session:
-            session.turn(tune_controller)
+        session: TuneSession = _SESSIONS[self.token]
+        if session.left:  # Tune has swallowed it
+            raise session.way_out()
+        _ask(self.token, lambda session: session.turn(tune_controller))
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         """Commit the outcomes and return CONTINUE or STOP."""
-        with _halt(self.token) as session:
-            going = session.take(trial, result[TURN])
+        going = _ask(self.token, lambda session: session.take(trial, result[TURN]), True)
         return str(TrialScheduler.CONTINUE if going else TrialScheduler.STOP)
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
         """Report a trial whose worker is gone."""
-        with _halt(self.token) as session:
-            text = Path(trial.error_file).read_text(errors="replace") if trial.error_file else ""
-            if NOT_SET_UP in text:
-                raise not_set_up(text)
-            session.died(trial.trial_id, _reason(text))
+        _ask(self.token, lambda session: session.died(trial.trial_id, _reason(trial)))
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
         """Do nothing: the trial is already in the ledger."""
@@ -168,18 +168,15 @@ class LedgerScheduler(TrialScheduler):
         """Do nothing: the trial stays RUNNING in the ledger and is handed out again."""
 
 
-def not_set_up(text: str) -> ClusterLostError:
-    """Return the error for a worker that cannot start, from Ray's text about it: no trial is at fault."""
-    lines = [line.strip() for line in text.rpartition(NOT_SET_UP)[2].splitlines() if line.strip(" .^~")]
-    detail = error_text(RuntimeError(lines[-1] if lines else "Ray does not say why"))  # a traceback ends with the error
-    return ClusterLostError(
-        f"Ray cannot start a worker: {NOT_SET_UP.lower()}: {detail[-DETAIL_LENGTH:]}. No trial was"
-        " charged for it. Correct that environment and run the same command again"
-    )
-
-
-def _reason(text: str) -> str:
-    """Return the first informative line of the text that Tune has just written about an error."""
-    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("Failure #")]
+def _reason(trial: Trial) -> str:
+    """Return why a trial's worker is gone; raise ClusterLostError if it could not be set up."""
+    text = Path(trial.error_file).read_text(errors="replace") if trial.error_file else ""
+    lines = [line.strip() for line in text.splitlines() if line.strip(" .^~") and not line.startswith("Failure #")]
+    if NOT_SET_UP in text:
+        detail = error_text(RuntimeError(lines[-1]))[-DETAIL_LENGTH:]  # a traceback ends with the error
+        raise ClusterLostError(
+            f"Ray cannot start a worker: {NOT_SET_UP.lower()}: {detail}. No trial was charged for it. Correct that"
+            " environment and run the same command again"
+        )
     telling = [line for line in lines if line.startswith(DEAD_BECAUSE)] or lines or ["no reason given"]
     return telling[0].removeprefix(DEAD_BECAUSE).partition(". ")[0].strip()

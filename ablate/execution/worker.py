@@ -13,13 +13,14 @@ with collecting_rarely():  # otherwise garbage collection takes a fifth of the t
     from typing import Any, TextIO
 
     import ray
+    from ray import tune
 
     from ablate.core.code_version import CODE_PREFIX
     from ablate.core.trainable import Member
     from ablate.core.trial import TrialKey
-    from ablate.execution.carried_code import unpack
     from ablate.execution.pack_run import Assignment, PackRun
     from ablate.execution.pausing import watch
+    from ablate.functions.code.archive import unpack
 
 ASSIGNMENT = "assignment"
 TURN = "turn"
@@ -48,27 +49,27 @@ class Warnings(logging.StreamHandler[TextIO]):
         return {line: line for line in lines}
 
 
-class TrialActor:
+class TrialActor(tune.Trainable):
     """Trains the trials of an assignment, one turn per step.
 
-    It has the methods that Tune calls, but is no Trainable of Ray Tune: importing Tune would take a worker 0.6 s and
-    60 MiB. Exceptions are returned as outcomes, so a failed trial leaves its actor alive for the next one. Only a dead
-    process is an error to Ray. Tune saves nothing: the trainer writes its own checkpoints.
+    Exceptions are returned as outcomes, so a failed trial leaves its actor alive for the next one. Only a dead process
+    is an error to Ray. Tune saves nothing: the trainer writes its own checkpoints.
     """
 
-    def __init__(self, config: Mapping[str, Any], storage: object = None) -> None:
+    def setup(self, config: dict[str, Any]) -> None:
+        """Start the assignment in `config`, and watch for a request to pause."""
         self._pause = threading.Event()
         threading.Thread(target=watch, args=(config[PAUSE], self._pause), name="pause", daemon=True).start()
         self._run: PackRun | None = None
         self._warnings = Warnings()
         self._take(config)
 
-    def reset(self, new_config: Mapping[str, Any], storage: object = None) -> bool:
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Drop the last assignment and start the one in `new_config`."""
         self._take(new_config)
         return True
 
-    def train(self) -> dict[str, Any]:
+    def step(self) -> dict[str, Any]:
         """Return the next Turn: the outcomes of some trials."""
         assert self._run is not None
         turn = self._run.turn()
@@ -79,18 +80,18 @@ class TrialActor:
         assert self._run is not None
         self._run.change(ended, joined)
 
-    def stop(self) -> None:
+    def cleanup(self) -> None:
         """Release files and device memory."""
         if self._run is not None:
             self._run.close()
         logging.getLogger("ablate").removeHandler(self._warnings)
 
-    def get_auto_filled_metrics(self, debug_metrics_only: bool = False) -> dict[str, Any]:
-        """Return nothing: Tune asks for what it would show of a trial before its first result."""
+    def get_auto_filled_metrics(self, *_: Any, **__: Any) -> dict[str, Any]:
+        """Return nothing: Tune would send a trial's whole configuration with each step."""
         return {}
 
     def _take(self, config: Mapping[str, Any]) -> None:
-        self.stop()
+        self.cleanup()
         logging.getLogger("ablate").addHandler(self._warnings)
         assignment: Assignment = config[ASSIGNMENT]
         if assignment.code is not None:

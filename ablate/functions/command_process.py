@@ -14,14 +14,13 @@ from functools import partial
 from pathlib import Path
 from time import monotonic, perf_counter
 
+from ablate.base.ending import LEFT_SECONDS, TERM_SECONDS
 from ablate.base.errors import TrialError, TrialFault, lacks_memory
-from ablate.functions.code_folder import CodeFolder
+from ablate.functions.code.folder import CodeFolder
 from ablate.functions.processes import descendants, end_descendants, end_with_parent, kill
 from ablate.functions.terminal import LineReader
 
 LOOK_SECONDS = 0.25  # after which a command that prints nothing has paused
-END_SECONDS = 5.0  # between SIGTERM and SIGKILL
-LEFT_SECONDS = 1.0  # the same, of what a command left behind
 BLOCK, PIPE_BYTES = 2**16, 2**20  # of one read; that a pipe holds at most
 TAIL = 20  # last lines of the output that an error shows
 SHOWN = 200  # characters of each
@@ -123,7 +122,7 @@ class Running:
     def end(self) -> None:
         """End the command, and all processes that it started and left behind; what it prints meanwhile is read."""
         self._kill_group(signal.SIGTERM)
-        deadline = monotonic() + END_SECONDS
+        deadline = monotonic() + TERM_SECONDS
         while not self.over and monotonic() < deadline:
             try:
                 self.look(seconds=0.05)

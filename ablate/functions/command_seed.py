@@ -14,12 +14,13 @@ from multiprocessing.connection import Connection
 from time import monotonic
 from typing import Any
 
+from ablate.base.ending import GRACE_SECONDS
 from ablate.base.errors import PausedError, TrialError
 from ablate.core.code_version import CodeVersion
 from ablate.core.objectives import is_evaluated
 from ablate.core.trainable import TrialContext
 from ablate.core.trial import Report, TrialConfig
-from ablate.functions.code_folder import CodeFolder
+from ablate.functions.code.folder import CodeFolder
 from ablate.functions.command_output import LostReportError, NumberReader, ReportReader, shown
 from ablate.functions.command_process import Running
 from ablate.functions.command_record import Record, empty, read_record, write_record
@@ -32,7 +33,6 @@ from ablate.study.command_text import placeholders
 from ablate.study.sections import Command
 
 TEST = "test_"  # begins the name of a metric of the test split
-OWN_END_SECONDS = 25.0  # after its last report a command may run on for this time, where no --grace was given
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,7 +249,7 @@ class CommandSeed:
         evaluate = None if version is None else version.evaluate
         # a comparison reads the test split of its rows later
         waits = bool(self._readers.tested) and (reads_test or self._config.variant is not None)
-        limit = None if waits or evaluate else self._context.get("grace_seconds", OWN_END_SECONDS)
+        limit = None if waits or evaluate else self._context.get("grace_seconds", GRACE_SECONDS)
         if self._running is not None:
             self._await(self._running, seconds=limit)
             if self._running.code not in (0, None):

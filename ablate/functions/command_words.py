@@ -15,13 +15,13 @@ from ablate.study.command_text import PIECE, split
 _VALUE, _SWITCHES = re.compile(r"\{[^{}?]+\}"), re.compile(r"(?:\{[^{}?]+\?[^{}]*\})+")
 _OPTION = re.compile(r"--[\w-]+")
 _QUOTED = re.compile(r"""('[^']*'|"(?:\\.|[^"\\])*")""")
-_SCRIPT = (".py", ".sh", ".bash", ".R", ".jl", ".lua", ".pl", ".js")
+SCRIPT_SUFFIXES = (".py", ".sh", ".bash", ".R", ".jl", ".lua", ".pl", ".js")
 
 
 def script_of(command: str) -> str | None:
     """Return the script that a command runs, `train.py` of `python -u train.py`; None where that cannot be told."""
     words = split(command)
-    first = next((k for k, word in enumerate(words) if word.endswith(_SCRIPT)), None)
+    first = next((k for k, word in enumerate(words) if word.endswith(SCRIPT_SUFFIXES)), None)
     if first is None or first == 0 or "{" in words[first] or not {"-m", "-c"}.isdisjoint(words[:first]):
         return None
     if "=" in words[first] or (words[first - 1].startswith("--") and "=" not in words[first - 1]):

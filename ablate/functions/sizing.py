@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from copy import deepcopy
@@ -13,7 +14,7 @@ import torch
 from torch import nn
 
 from ablate.base.errors import RequestError, TrialError
-from ablate.core.config import Counted
+from ablate.core.config import Counted, Timed
 from ablate.functions.blame import user_line
 from ablate.functions.function import Function
 from ablate.functions.function_settings import FunctionSettings
@@ -102,6 +103,44 @@ def count_by_running(function: Function, settings: FunctionSettings, *, dataset:
         why = "; the weights have no values in a plan" if "meta" in str(error) else ""
         return Counted(note=f"the size is unknown before training: {user_line(error)}{why}")
     return Counted(params=run.params) if run.in_loop else Counted()
+
+
+class TimedRun(Run):
+    """A run that ends at its first report; `seconds` are those of its code before the first epoch, if that is known."""
+
+    seconds = 0.0
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.started = time.monotonic()
+
+    def _begin(self) -> None:
+        self.seconds = time.monotonic() - self.started
+        super()._begin()
+
+    hand_over: Any = _end
+
+
+def time_report(function: Function, settings: FunctionSettings, *, dataset: str) -> Timed:
+    """Return the seconds of a full trial, from those that a function takes for its first report.
+
+    It trains one epoch with seed 0 and without a checkpoint. Of a function that fails before, the note says where.
+    """
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    run = TimedRun(
+        study_seed=0, seed=0, dataset=dataset, length=settings.epochs, device=device, replace=settings.replace
+    )
+    try:
+        begun: Any = function.train(deepcopy(settings.config), run)
+        whole = not isinstance(begun, GeneratorType)
+        if not whole:
+            next(begun)
+    except LoopReachedError:
+        whole = False
+    except BaseException as error:  # whatever a user's code raises is told
+        return Timed(note=f"a trial would fail before its first report: {user_line(error)}")
+    seconds = time.monotonic() - run.started
+    return Timed(seconds=seconds if whole else run.seconds + settings.epochs * (seconds - run.seconds))
 
 
 def reach_loop(function: Function, settings: FunctionSettings, run: SizingRun) -> None:

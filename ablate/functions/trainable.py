@@ -5,15 +5,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ablate.base.errors import CheckpointError, RequestError
 from ablate.base.files import Place
 from ablate.base.redaction import redact_url
-from ablate.core.config import Counted, DatasetFacts, NoSize, Size, TaskConfig, TrainableSettings
-from ablate.core.trainable import KeptFiles, SizeForm
+from ablate.core.config import Counted, DatasetFacts, NoSize, Size, TaskConfig, Timed, TrainableSettings
+from ablate.core.trainable import SizeForm
 from ablate.core.trial import TrialConfig, seed_place
 from ablate.functions.function import Function, NamesRead
 from ablate.functions.function_settings import FunctionSettings
@@ -51,16 +51,17 @@ class OwnTrainable:
         """Return that nothing is read."""
         return SizeForm()
 
-    def count_by_running(self, settings: TrainableSettings, dataset: str) -> Counted:
-        """Return nothing: nothing of a user's is run for a plan."""
+    def count_by_running(self, settings: TrainableSettings, dataset: str, seconds: float | None = None) -> Counted:
+        """Return nothing: no command is run for a plan."""
         return Counted()
 
     def list_parts(self, settings: TrainableSettings, facts: DatasetFacts, dataset: str) -> dict[str, Any]:
         """Raise RequestError: the network of a command is out of reach."""
         raise RequestError("a command's network is in another process: its parts are left out by settings, not by path")
 
-    def estimate_seconds(self, rows: Sequence[object], planned: PlannedTrials) -> None:
-        """Return None: nothing of a user's is run for a plan."""
+    def estimate_seconds(self, rows: Sequence[tuple[TrainableSettings, Size]], planned: PlannedTrials) -> Timed:
+        """Return that nothing is known: no command is run for a plan."""
+        return Timed(note="how long a trial takes is known after the first one")
 
     def group_key(self, config: TrialConfig, facts: DatasetFacts) -> None:
         """Return None: how to train several trials of a user's in lockstep is unknown."""
@@ -68,10 +69,6 @@ class OwnTrainable:
     def open_pack(self, *, data_dir: Path | None, device: str, pause: Callable[[], bool]) -> Pack:
         """Raise TypeError: no trial has a group key."""
         raise TypeError(f"{type(self).__name__} trains one trial at a time")
-
-    def serve(self, config: TrialConfig, *, checkpoints: Place, data_dir: Path | None, replicate: int = 0) -> KeptFiles:
-        """Return what a seed has kept, as of the report of the trial that counts."""
-        return KeptFiles(write=partial(self.write_kept, config, checkpoints, replicate))
 
     def write_kept(self, config: TrialConfig, checkpoints: Place, replicate: int, folder: Path) -> None:
         """Write what a seed of a function has kept into a folder; see `exporting.write_kept`."""
@@ -127,12 +124,18 @@ class FunctionTrainable(OwnTrainable):
 
         return sizes(self.function, settings)
 
-    def count_by_running(self, settings: TrainableSettings, dataset: str) -> Counted:
+    def count_by_running(self, settings: TrainableSettings, dataset: str, seconds: float | None = None) -> Counted:
         """Return the parameters of what the function builds before its loop; see `sizing.count_by_running`."""
         from ablate.functions.sizing import count_by_running
 
         assert isinstance(settings, FunctionSettings)
         return count_by_running(self.function, settings, dataset=dataset)
+
+    def time_report(self, settings: FunctionSettings, dataset: str) -> Timed:
+        """Return how long a trial takes, by its first report; see `sizing.time_report`."""
+        from ablate.functions.sizing import time_report
+
+        return time_report(self.function, settings, dataset=dataset)
 
     def list_parts(self, settings: TrainableSettings, facts: DatasetFacts, dataset: str) -> dict[str, Any]:
         """Return the parts of what the function builds; see `ablate.functions.parts.list_parts`."""

@@ -1,4 +1,4 @@
-"""Trains by XGBoost: every so many rounds are a report and a checkpoint of the booster (docs/functions.md)."""
+"""Trains by XGBoost: every so many rounds are a report and a checkpoint of the booster (docs/how_to/boosting.md)."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import random
 import sqlite3
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -19,6 +21,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, Operationa
 from ablate.base.errors import LedgerDownError, LedgerError, LedgerMovedError, NoLedgerError, StorageError
 from ablate.base.files import make_file, new_file
 from ablate.base.redaction import ADVICE, redact_text, redact_url
+from ablate.base.shared_disk import journal_mode
 from ablate.ledger import schema
 
 T = TypeVar("T")
@@ -48,6 +51,7 @@ SQLITE_ADVICE = {
 }
 NO_ROOM_ADVICE = "the disk has no space or no inodes left; remove some files and run the same command again"
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT}  # no space or no inodes left, for anyone or for this user
+NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
 POSTGRES_ADVICE = {
@@ -181,21 +185,23 @@ class Database:
     def _open(self, create: bool, keep: bool) -> None:
         wait = self.retry_seconds if self.is_sqlite else 0.0  # report at once a server that does not answer
         version = self._transact(self._reader, schema.stored_version, wait)
-        if version is None:
+        if new := version is None:
             if not create:
                 raise NoLedgerError(f"ledger {self.place}: there is no ledger here")
             self.write(schema.create if keep else _made_and_taken_back)
             if not keep:
                 return
             version = self.read(schema.stored_version)
+        if self.is_sqlite and create:
+            self._retry(lambda: self._use_journal(new=new), wait)
         schema.check_version(version if version is not None else 0, self.place)
         self.ledger_id = self.read(schema.ledger_id)
-        if self.is_sqlite and _writable(Path(str(self.url.database)).absolute()):
-            self._retry(self._use_wal, self.retry_seconds)
 
-    def _use_wal(self) -> None:
-        if self._pragma("journal_mode") != "wal":
-            self._pragma("journal_mode=WAL")
+    def _use_journal(self, *, new: bool) -> None:
+        path = Path(str(self.url.database)).absolute()
+        mode = journal_mode(path.parent)  # `wal` for a new file only: other machines may have mounted an old one
+        if (new or mode == "delete") and _writable(path) and self._pragma("journal_mode") != mode:
+            self._pragma(f"journal_mode={mode}")
 
     def _pragma(self, statement: str) -> object:
         with self.engine.connect() as connection:
@@ -252,6 +258,15 @@ def _prepare_file(url: URL, place: str, create: bool) -> None:
     if create:
         with suppress(OSError):  # it exists, or cannot be created, which SQLite reports next
             make_file(path)
+        try:
+            with TemporaryFile(dir=path.parent) as file:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in NO_LOCKS:
+                raise StorageError(
+                    f"ledger {place}: its file system has no locks, which SQLite needs; mount it with locks (Lustre:"
+                    " -o flock), or type --storage sqlite:///FILE with a file on another one"
+                ) from error
 
 
 def _engine(url: URL, place: str) -> Engine:
@@ -282,13 +297,16 @@ def _engine(url: URL, place: str) -> Engine:
 def _sqlite_target(path: Path) -> str:
     """Return the SQLite URI of a file, for reading only if the file or its folder is not writable.
 
-    In a folder that is not writable, SQLite reads a WAL database only if the WAL exists or the file is opened as
-    immutable.
+    In a folder that is not writable, SQLite reads a WAL database (byte 18 is 2) only if the WAL exists or the file is
+    opened as immutable.
     """
     target = f"file:{quote(str(path))}"
     if not path.exists() or _writable(path):
         return f"{target}?mode=rw"  # the file was created before: none is begun in the place of one that is gone
-    return f"{target}?mode=ro" if path.with_name(f"{path.name}-wal").exists() else f"{target}?mode=ro&immutable=1"
+    with suppress(OSError), path.open("rb") as file:
+        if file.read(19)[18:] == b"\x02" and not path.with_name(f"{path.name}-wal").exists():
+            return f"{target}?mode=ro&immutable=1"
+    return f"{target}?mode=ro"
 
 
 def _writable(path: Path) -> bool:

@@ -13,7 +13,6 @@ from ablate.base.errors import LedgerHeldError, StudyMismatchError
 from ablate.base.processes import Process, is_gone, this_place
 from ablate.ledger.schema import (
     lease_table,
-    mlflow_parent_table,
     note_table,
     report_table,
     serialise,
@@ -105,8 +104,8 @@ def claim(connection: Connection, wanted: LeaseRequest) -> Lease:
 
 
 def forget(connection: Connection, study_id: int) -> None:
-    """Delete the trials, reports, events and MLflow runs of a study."""
-    for table in (report_table, trial_table, note_table, mlflow_parent_table):
+    """Delete the trials, reports and events of a study."""
+    for table in (report_table, trial_table, note_table):
         connection.execute(delete(table).where(table.c.study_id == study_id))
 
 

@@ -30,7 +30,7 @@ from ablate.ledger.records import (
     trial_from_row,
 )
 from ablate.ledger.requests import ANSWERED, REQUESTED, Request, add_request, find_unanswered
-from ablate.ledger.schema import lease_table, mlflow_parent_table, note_table, report_table, study_table, trial_table
+from ablate.ledger.schema import lease_table, note_table, report_table, study_table, trial_table
 from ablate.ledger.study_writer import StudyWriter
 
 RETRY_SECONDS = 30.0
@@ -224,11 +224,6 @@ class Ledger:
         """Return the requests to a study's driver that are not answered yet, in order."""
         found = self._database.read(lambda connection: _fetch(connection, _REQUESTS, {"study": name}))
         return find_unanswered(self._made(event_from_row, found))
-
-    def mlflow_parents(self, name: str) -> dict[str, str]:
-        """Return the MLflow parent run of each data set that has one."""
-        query = select(mlflow_parent_table).join(study_table).where(study_table.c.name == name)
-        return {row["dataset"]: row["run_id"] for row in self._rows(query.order_by(mlflow_parent_table.c.dataset))}
 
     def counts(self, name: str) -> dict[str, dict[TrialState, int]]:
         """Return for each data set how many of its trials are in each state that occurs."""

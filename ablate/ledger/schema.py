@@ -148,14 +148,6 @@ note_table = Table(
     _needed("created_at", Double),
 )
 
-mlflow_parent_table = Table(
-    "ablate_mlflow_parent",
-    metadata,
-    Column("study_id", _rowid, ForeignKey("ablate_study.id"), primary_key=True, autoincrement=False),
-    Column("dataset", Text, primary_key=True),
-    _needed("run_id", Text),
-)
-
 
 def serialise(connection: Connection) -> None:
     """Let only one transaction past this point at a time; on SQLite BEGIN IMMEDIATE already does so."""

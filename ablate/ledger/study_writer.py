@@ -125,10 +125,6 @@ class StudyWriter:
         """Store the MLflow run of a trial."""
         self._write(lambda scope: writes.set_mlflow_run(scope, key, run_id))
 
-    def set_mlflow_parent(self, dataset: str, run_id: str) -> None:
-        """Store the MLflow parent run of the study's data set."""
-        self._write(lambda scope: writes.set_mlflow_parent(scope, dataset, run_id))
-
     def note(self, kind: str, dataset: str | None = None, payload: Mapping[str, Any] | None = None) -> None:
         """Append an event to the study's log."""
         self._write(lambda scope: writes.note(scope, kind, dataset, payload or {}))

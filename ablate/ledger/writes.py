@@ -15,7 +15,7 @@ from ablate.core.objectives import SIZE_METRICS
 from ablate.core.trial import Decision, Report, TrialKey, TrialState
 from ablate.ledger.lease import forget
 from ablate.ledger.records import NewTrial, metrics_to_text, to_text
-from ablate.ledger.schema import lease_table, mlflow_parent_table, note_table, report_table, study_table, trial_table
+from ablate.ledger.schema import lease_table, note_table, report_table, study_table, trial_table
 
 # Built once: SQLAlchemy then finds the compiled statement by identity.
 _FENCE = (
@@ -172,15 +172,6 @@ def reopen(scope: Scope, key: TrialKey, *, from_start: bool) -> None:
 def set_mlflow_run(scope: Scope, key: TrialKey, run_id: str) -> None:
     """Store a trial's MLflow run."""
     _change(scope, _trial(scope, key), {"mlflow_run_id": run_id})
-
-
-def set_mlflow_parent(scope: Scope, dataset: str, run_id: str) -> None:
-    """Store a data set's MLflow parent run."""
-    table = mlflow_parent_table
-    where = and_(table.c.study_id == scope.study_id, table.c.dataset == dataset)
-    if not scope.connection.execute(update(table).where(where).values(run_id=run_id)).rowcount:
-        row = {"study_id": scope.study_id, "dataset": dataset, "run_id": run_id}
-        scope.connection.execute(insert(table), row)
 
 
 def note(scope: Scope, kind: str, dataset: str | None, payload: Mapping[str, Any]) -> None:

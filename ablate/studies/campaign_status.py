@@ -12,22 +12,22 @@ from ablate.core.trial import CAMPAIGN_SEED_BASE, CONFIRM_SEED_BASE, TrialState
 from ablate.results.statistics.intervals import Interval, t_interval
 from ablate.studies.ledger_campaign import LedgerCampaign
 
-# Measured by simulation (docs/calibration.md): the least correlation of seeds; the runs of a change that does nothing,
-# of one of 2 sd and of one of 1 sd; and of ten such last ones, how many are found as the 50th candidate.
+# Measured by simulation (docs/measured/calibration.md): the least correlation of seeds; the runs of a change that does
+# nothing, of one of 2 sd and of one of 1 sd; and of ten such last ones, how many are found as the 50th candidate.
 PLANS = (
-    (0.9, 1.6, 9, 16, 8),
-    (0.7, 2.1, 10, 16, 7),
-    (0.5, 2.4, 11, 17, 6),
-    (0.3, 2.6, 12, 17, 5),
-    (0.0, 2.9, 12, 17, 5),
+    (0.9, 1.8, 9, 16, 8),
+    (0.7, 2.4, 10, 16, 7),
+    (0.5, 2.9, 11, 17, 6),
+    (0.3, 3.2, 12, 17, 5),
+    (0.0, 3.6, 12, 17, 5),
 )
-FRUGAL, THOROUGH = (0.0, 2.1, 11, 11, 3), (0.0, 3.6, 12, 20, 6)
+FRUGAL, THOROUGH = (0.0, 2.6, 11, 11, 3), (0.0, 4.5, 12, 20, 6)
 
 
 def _sd(found: LedgerCampaign) -> float:
     """Return the standard deviation of a run over seeds, NaN before two runs have ended."""
-    base = found.campaign.reference.ended(found.campaign.reference.skipped)
-    values = [value for run in base if (value := found.campaign.value(run)) is not None]
+    base = found.campaign.reference.runs.values()
+    values = [value for run in base if run.state.finished and (value := found.campaign.value(run)) is not None]
     own = t_interval(values)
     squares, df = found.campaign.pool.squares, found.campaign.pool.df
     total = df + max(own.n - 1, 0)

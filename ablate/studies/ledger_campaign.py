@@ -173,7 +173,7 @@ class Verdict:
             told = f"not worse by more than {margin}{of.unit} (gain {self._gain()}, {self.runs} runs)"
             return f"KEEP  {saving}{told}. {champion}"
         numbers = f"gain {self._gain()} ({self.runs} runs, p {self.p:.1e}, allowed {self.allowed:.1e})"
-        biased = "Gains at a keep are about .1 sd too high on average; the closing gives an unbiased one."
+        biased = "Gains at a keep are up to .2 sd too high on average; the closing gives an unbiased one."
         return f"{'STEP' if self.claim == 'step' else 'KEEP'}  {numbers}. {champion} {biased}"
 
     def _discard(self, after: str) -> str:

@@ -1,4 +1,4 @@
-"""Exports one replicate of a trained trial: its settings, what it has kept or its network, and an ONNX graph."""
+"""Exports one replicate of a trained trial: its settings, its numbers, and its weights or what its code has kept."""
 
 from __future__ import annotations
 
@@ -6,97 +6,57 @@ import json
 import os
 import shutil
 import tempfile
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 from ablate.base.errors import RequestError
 from ablate.base.files import DiskFolder, Place, make_folder, refuse_links
 from ablate.core.exported import CONFIG, SETTINGS, identity, write_about
 from ablate.core.registry import FAMILY
-from ablate.core.trainable import KeptFiles, ServedNetwork, load_trainable
+from ablate.core.trainable import load_trainable
 from ablate.core.trial import TrialConfig, checkpoint_folder
-from ablate.engine.training import served_model
-from ablate.engine.training.serving import serve
+from ablate.functions.code.changes import USE, recorded_files, refuse_other_code
 from ablate.ledger import Snapshot, TrialRecord, counted_reports
 from ablate.results.trials.tables import cannot_write
-from ablate.studies.code import USE, recorded_files, refuse_other_code
 from ablate.studies.homes import with_store
 from ablate.studies.locations import Locations
-from ablate.studies.onnx_graph import Checked, require_onnx, write_onnx
 from ablate.studies.pick import best_of
 from ablate.studies.stored import Stored, read_study, trial_of
 
-GRAPH = "model.onnx"
 MODELS = "models"  # folder in a study's home
-EXAMPLES = 8  # samples on which the graph is compared with PyTorch
-
-
-@dataclass(frozen=True, kw_only=True)
-class Exported:
-    """The folder of an export, its files in order of name, and the check of its ONNX graph, if it has one."""
-
-    folder: Path
-    files: tuple[str, ...]
-    checked: Checked | None
 
 
 def export_model(
-    name: str,
-    locations: Locations,
-    *,
-    number: int | None,
-    dataset: str | None,
-    replicate: int,
-    to: Path | None,
-    onnx: bool,
-) -> Exported:
+    name: str, locations: Locations, *, number: int | None, dataset: str | None, replicate: int, to: Path | None
+) -> list[Path]:
     """Write replicate `replicate` of a trial of study `name`; without `number`, of the one that `ablate pick` picks.
 
-    The folder appears whole or not at all, and replaces an earlier export of the same trial and replicate. Raises
-    RequestError if there is no such network, if it cannot be exported, or if the folder holds something else.
+    Returns the files in order of name. Their folder appears whole or not at all, and replaces an earlier export of the
+    same trial and replicate. Raises RequestError if there is no such trial, or if the folder holds something else.
     """
     found = read_study(name, locations)
-    record = _trial(found, number, dataset)
-    config, key = record.config.origin, record.config.key
+    config = _trial(found, number, dataset).config
     if not 0 <= replicate < len(config.seeds):
-        raise RequestError(f"{key} has replicates 0 to {len(config.seeds) - 1}, not {replicate}")
-    onnx = onnx and config.trainable == FAMILY
-    if onnx:
-        require_onnx()
+        raise RequestError(f"{config.key} has replicates 0 to {len(config.seeds) - 1}, not {replicate}")
     refuse_links(locations.home(name))
     if config.trainable == FAMILY:
         refuse_other_code(found.study, found.snapshot.events, advice=USE)
-    folder = to or locations.make_home(name) / MODELS / key.dataset / f"{key.number:06d}-{replicate}"
+    number = config.key.number
+    folder = to or locations.make_home(name) / MODELS / config.key.dataset / f"{number:06d}-{replicate}"
     folder = folder.absolute()
-    _refuse_foreign(folder, record.config, replicate)
-    checkpoints = checkpoint_folder(with_store(locations, found.record).checkpoint_root(name), config.key)
-    network = _served(config, checkpoints, locations.data_dir, replicate)
+    _refuse_foreign(folder, config, replicate)
+    root = with_store(locations, found.record).checkpoint_root(name)
     make_folder(folder.parent)
     part = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
-        network.write(part)
-        checked = more = None
-        if isinstance(network, ServedNetwork):
-            checked = write_onnx(served_model.read(part), network.example, part / GRAPH) if onnx else None
-            more = _of_network(record, network, checked)
-        write_about(
-            part,
-            record.config,
-            replicate=replicate,
-            metrics=_metrics(record.config, found.snapshot),
-            code=recorded_files(found.snapshot.events),
-            more=more or {},
-        )
+        write_model(config, part, snapshot=found.snapshot, checkpoints=root, replicate=replicate)
         part.chmod(0o777 & ~_umask())
         _put(part, folder)
     except OSError as error:
         raise cannot_write(str(folder), error) from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
-    files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-    return Exported(folder=folder, files=tuple(files), checked=checked)
+    return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
 def load_model(
@@ -106,29 +66,26 @@ def load_model(
     from ablate.functions.loading import load_kept
 
     with tempfile.TemporaryDirectory(prefix="ablate-load-") as folder:
-        made = export_model(
-            name, locations, number=number, dataset=dataset, replicate=replicate, to=Path(folder) / "model", onnx=False
-        )
+        place = Path(folder) / "model"
+        export_model(name, locations, number=number, dataset=dataset, replicate=replicate, to=place)
         for own in (CONFIG, SETTINGS):
-            (made.folder / own).unlink()
-        return load_kept(made.folder)
+            (place / own).unlink()
+        return load_kept(place)
 
 
-def write_kept(config: TrialConfig, folder: Path, *, snapshot: Snapshot, checkpoints: Place) -> None:
-    """Write the export of the first replicate of a trial of a user's code into an empty folder, for a tracker.
+def write_model(
+    config: TrialConfig, folder: Path, *, snapshot: Snapshot, checkpoints: Place, replicate: int = 0
+) -> None:
+    """Write the files of an export into an empty folder; a tracker sends those of replicate 0.
 
-    `checkpoints` is the study's place of checkpoints. Raises CheckpointError and OSError.
+    It is fixed beforehand: the test result of the best replicate would be too high. `checkpoints` is the study's place
+    of checkpoints. Raises CheckpointError and OSError.
     """
-    network = _served(config.origin, checkpoint_folder(checkpoints, config.origin.key), None, 0)
-    network.write(folder)
-    metrics, code = _metrics(config, snapshot), recorded_files(snapshot.events)
-    write_about(folder, config, replicate=0, metrics=metrics, code=code, more={})
-
-
-def _metrics(config: TrialConfig, snapshot: Snapshot) -> list[dict[str, float]]:
-    """Return the metrics of the report of a trial that counts, by replicate."""
-    reports = [report for report in snapshot.reports if report.key == config.key]
-    return [report.metrics for report in counted_reports(config, reports)]
+    origin = config.origin
+    load_trainable(origin.trainable).write_kept(origin, checkpoint_folder(checkpoints, origin.key), replicate, folder)
+    counted = counted_reports(config, [report for report in snapshot.reports if report.key == config.key])
+    metrics, code = [report.metrics for report in counted], recorded_files(snapshot.events)
+    write_about(folder, config, replicate=replicate, metrics=metrics, code=code)
 
 
 def _trial(found: Stored, number: int | None, dataset: str | None) -> TrialRecord:
@@ -137,27 +94,6 @@ def _trial(found: Stored, number: int | None, dataset: str | None) -> TrialRecor
         return trial_of(found, number, dataset)
     best = best_of(found, dataset)
     return trial_of(found, best.trial, best.dataset)
-
-
-def _served(
-    config: TrialConfig, checkpoints: Place, data_dir: Path | None, replicate: int
-) -> ServedNetwork | KeptFiles:
-    if config.trainable == FAMILY:
-        return serve(config, checkpoints=checkpoints, data_dir=data_dir, replicate=replicate, examples=EXAMPLES)
-    return load_trainable(config.trainable).serve(
-        config, checkpoints=checkpoints, data_dir=data_dir, replicate=replicate
-    )
-
-
-def _of_network(record: TrialRecord, network: ServedNetwork, checked: Checked | None) -> dict[str, Any]:
-    """Return what `config.json` says of a network of the family: how it is called, and its ONNX graph."""
-    return {
-        "facts": None if record.facts is None else record.facts.model_dump(mode="json"),
-        "class_names": list(network.class_names),
-        "input": {"dtype": network.inputs.dtype, "shape": [-1, *network.example.shape[1:]]},
-        "output": asdict(network.outputs),
-        "onnx": None if checked is None else {"file": GRAPH, **asdict(checked)},
-    }
 
 
 def _refuse_foreign(folder: Path, config: TrialConfig, replicate: int) -> None:

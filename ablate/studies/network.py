@@ -21,8 +21,8 @@ from ablate.engine.tasks.base import Written
 from ablate.engine.tasks.text.bleu import bleu
 from ablate.engine.tasks.text.translation import Translation
 from ablate.engine.training import predictor
+from ablate.functions.code.changes import USE, refuse_other_code
 from ablate.results.report.attention_maps import BlockMaps
-from ablate.studies.code import USE, refuse_other_code
 from ablate.studies.homes import with_store
 from ablate.studies.locations import Locations
 from ablate.studies.stored import read_study, trial_of

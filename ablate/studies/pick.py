@@ -14,15 +14,11 @@ from ablate.base.files import DiskFolder
 from ablate.base.plain_text import finite
 from ablate.core.objectives import COST_METRICS, is_maximized, on_validation, signed
 from ablate.core.trial import TrialConfig
-from ablate.results.front.picked import choice_lines, choice_tags
 from ablate.results.front.picking import Bound, Choice, NoChoice, choose
 from ablate.results.trials.tables import REPORT_COLUMNS
-from ablate.studies.homes import continue_from
-from ablate.studies.locations import Locations
 from ablate.studies.stored import Stored
 from ablate.study import Study, parse_study
 from ablate.study.yaml_text import read_yaml, write_yaml
-from ablate.tracking import default_uri, model_registry
 
 LEFT_OUT = ("settings", "variants", "parts", "start", "constraints", "compare", "scale", "only", "deterministic")
 
@@ -157,29 +153,7 @@ def write_new(file: Path, text: str) -> None:
         raise RequestError(f"{file}: cannot be written: {error.strerror}") from error
 
 
-def register(found: Stored, picked: Pick, name: str, locations: Locations) -> str:
-    """Register the network in MLflow as a version of the model `name`; return its address, `models:/NAME/1`.
-
-    Its numbers and its verdict are tags. Raises RequestError, CheckpointError and DataError, as the registry does.
-    """
-    assert isinstance(picked.choice, Choice)
-    assert picked.config is not None
-    key = picked.config.key
-    places = continue_from(locations, found.record, begun=False)
-    version = model_registry.register(
-        next(trial for trial in found.snapshot.trials if trial.key == key),
-        found.record,
-        name=name,
-        tags=choice_tags(found.results, picked.choice),
-        note="\n".join(choice_lines(picked.choice)),
-        uri=places.tracking_uri or default_uri(places.root),
-        checkpoints=places.checkpoint_root(found.study.name),
-        data_dir=places.data_dir,
-    )
-    return f"models:/{name}/{version}"
-
-
-def as_values(picked: Pick, registered: str | None = None) -> dict[str, Any]:
+def as_values(picked: Pick) -> dict[str, Any]:
     """Return a pick as JSON values; what is unknown is null."""
     choice = picked.choice
     if isinstance(choice, NoChoice):
@@ -199,24 +173,25 @@ def as_values(picked: Pick, registered: str | None = None) -> dict[str, Any]:
             name: {"mean": finite(i.mean), "low": finite(i.low), "high": finite(i.high), "n": i.n}
             for name, i in choice.metrics.items()
         },
-        "bounds": [
-            {"bound": k.limit.text, "asked": k.limit.asked, "value": k.value, "fresh_training": k.new_seed,
-             "mean": k.true_mean}
-            for k in choice.kept
-        ],
-        "registered": registered,
+        "bounds": [{"bound": b.text, "asked": b.asked, "value": value} for b, value in choice.kept],
     }  # fmt: skip
 
 
-def _bound(option: str, op: Literal["<=", ">="], text: str) -> Bound:
+def read_assignment(option: str, text: str) -> tuple[str, float]:
+    """Return name and number of an option's METRIC=NUMBER; raise RequestError for a wrong one."""
     name, equals, number = text.rpartition("=")  # a metric may have the sign in its name
     try:
         value = float(number)
     except ValueError:
         value = math.nan
     if not equals or not name.strip() or not math.isfinite(value):
-        raise RequestError(f"{option} {text}: a bound reads METRIC=NUMBER, such as val_accuracy=0.97")
-    return Bound(metric=on_validation(name.strip()), op=op, bound=value, asked=name.strip())
+        raise RequestError(f"{option} {text}: it reads METRIC=NUMBER, such as val_accuracy=0.97")
+    return name.strip(), value
+
+
+def _bound(option: str, op: Literal["<=", ">="], text: str) -> Bound:
+    name, value = read_assignment(option, text)
+    return Bound(metric=on_validation(name), op=op, bound=value, asked=name)
 
 
 def _name(study: str, label: str, number: int) -> str:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from ablate.base.errors import RequestError
-from ablate.base.files import disk_path
-from ablate.core.trial import OUTPUT, checkpoint_folder
-from ablate.functions.output import read_output
+from ablate.base.files import DiskFolder
 from ablate.ledger import Snapshot
 from ablate.results.report import write_report
+from ablate.results.report.paper import paper
 from ablate.results.trials.results import Results
-from ablate.results.trials.tables import write_tables
+from ablate.results.trials.tables import cannot_write, write_tables
 from ablate.studies.campaign_status import status_lines, status_of
 from ablate.studies.homes import refuse_other_ledger
 from ablate.studies.ledger_campaign import LedgerCampaign, campaign_of
@@ -27,34 +25,44 @@ from ablate.study import Study
 
 def rebuild(name: str, locations: Locations) -> tuple[Study, Path]:
     """Write tables and report of study `name` from its record; return the study and the page's path."""
+    found = _read(name, locations)
+    home = locations.make_home(name)
+    return found.study, write_results(found.study, with_files(found.snapshot, locations), home)
+
+
+def writing_text(name: str) -> str:
+    """Return the line for a user who waits for the report of study `name`."""
+    return f"Writing the report of {name}: its tables and figures …"
+
+
+def write_paper(
+    name: str, locations: Locations, columns: Sequence[str] = (), names: Mapping[str, str] | None = None
+) -> Path:
+    """Write report/table.tex of study `name`, its table for a paper (`paper`); return the file's path."""
+    found = _read(name, locations)
+    snapshot = with_files(found.snapshot, locations)
+    text = paper(Results.of(cover_datasets(found.study, snapshot.trials), snapshot), columns, names)
+    folder = locations.make_home(name) / "report"
+    try:
+        DiskFolder(folder).write("table.tex", text.encode())
+    except OSError as error:
+        raise cannot_write(f"the table below {folder}", error) from error
+    return folder / "table.tex"
+
+
+def _read(name: str, locations: Locations) -> Stored:
+    """Read study `name`, whose home the caller writes; refuse a home that belongs to another ledger."""
     with open_ledger(name, locations) as ledger:
         found = Stored.of(ledger, name)
         refuse_other_ledger(locations.home(name), name, ledger, locations)
-    home = locations.make_home(name)
-    return found.study, write_results(found.study, with_files(found.snapshot, locations), home)
+    return found
 
 
 def write_results(study: Study, snapshot: Snapshot, home: Path) -> Path:
     """Write `trials.parquet`, `reports.parquet` and, from these, the report into `home`; return the page's path."""
     trials, reports = (pl.read_parquet(path, glob=False) for path in write_tables(snapshot, home))
-    results = Results(cover_datasets(study, snapshot.trials), trials, reports, snapshot.events, output_of(snapshot))
+    results = Results(cover_datasets(study, snapshot.trials), trials, reports, snapshot.events)
     return write_report(replace(results, campaign=campaign_values(study, snapshot)), home)
-
-
-def output_of(snapshot: Snapshot) -> Callable[[str, int], str] | None:
-    """Return what reads the kept output of a trial on a disk; None for an object store: one request for each trial."""
-    if snapshot.checkpoints is None or (root := disk_path(snapshot.checkpoints)) is None:
-        return None
-    origins = {(trial.key.dataset, trial.key.number): trial.config.origin.key for trial in snapshot.trials}
-
-    def read(dataset: str, number: int) -> str:
-        folder = Path(checkpoint_folder(root, origins[dataset, number]))
-        try:
-            return "" if any(path.is_symlink() for path in (folder, folder / OUTPUT)) else read_output(folder)
-        except RequestError as error:
-            return str(error)
-
-    return read
 
 
 def results_of_page(found: Stored) -> Results:

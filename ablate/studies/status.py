@@ -10,15 +10,18 @@ from datetime import timedelta
 from typing import Any
 
 from ablate.base.errors import AblateError, RequestError
+from ablate.base.plain_text import at_most
 from ablate.core.objectives import count_states
 from ablate.core.trial import TrialState
 from ablate.ledger import EventRecord, StudyRecord
 from ablate.ledger.requests import CLOSE, JUDGE, STOP, Request, find_refused, find_unanswered
-from ablate.results.comparison.comparison import cells
+from ablate.results.comparison.fitted import comparison_fits
+from ablate.results.comparison.rows import as_values, comparison
 from ablate.results.front.budget import ended_early_text, hours_content, hours_text
 from ablate.results.front.findings import findings
+from ablate.results.front.fitted import fits_table, search_fits
 from ablate.results.front.range_ends import range_ends
-from ablate.results.front.summary import best_row
+from ablate.results.front.words import best_of
 from ablate.studies.homes import command_to_continue
 from ablate.studies.locations import Locations
 from ablate.studies.stored import Stored, cover_datasets, known_names, read_study
@@ -28,6 +31,7 @@ from ablate.tuning.state.planned import planned_trials, tuning_trials
 
 STAGES = {"search": "searching", "confirm": "confirming", "finished": "finished"}
 STAGES_OF_A_COMPARISON = {**STAGES, "tune": "tuning", "search": "training", "confirm": "reading the test split"}
+MOST_LINES = 5  # of errors, and of requests
 logger = logging.getLogger("ablate")
 
 
@@ -61,21 +65,29 @@ def status_of(found: Stored, locations: Locations) -> dict[str, Any]:
 
 
 def results_as_values(found: Stored) -> dict[str, Any]:
-    """Return the results of page and terminal as plain values: front and best by data set, or a comparison's cells.
+    """Return the results of page and terminal as plain values: front and best by data set, or a comparison's rows.
 
     If page and terminal give no answer yet, `best` is null and `withheld` states why.
     """
     if found.results.study.compare is not None:
-        return {"comparison": cells(found.results).to_dicts()}
+        fits = fits_table(comparison_fits(found.results).values()).to_dicts()
+        return {"comparison": as_values(comparison(found.results)), "fit": fits}
     known = findings(found.results)
     withheld = {name: each.withheld for name, each in known.items()}
-    best = {name: None if withheld[name] else best_row(each.results.study, each.front) for name, each in known.items()}
+    best = {
+        name: dict(best_of(each.results.study, each.front.rows(named=True)))
+        if each.front.height and not withheld[name]
+        else None
+        for name, each in known.items()
+    }
     rows = {name: each.front.to_dicts() for name, each in known.items()}
-    answers = {name: withheld[name] or each.summary[0] for name, each in known.items()}
+    answers = {name: each.answer_text for name, each in known.items()}
     reasons = {name: text or None for name, text in withheld.items()}
     mine = {name: None if each.yours is None else each.yours.values() for name, each in known.items()}
     ends = {name: range_ends(each.results.study, each.listed, name).values() for name, each in known.items()}
-    return {"front": rows, "best": best, "answer": answers, "withheld": reasons, "yours": mine, "range_ends": ends}
+    fits = fits_table(search_fits(found.results).values()).to_dicts()
+    return {"front": rows, "best": best, "answer": answers, "withheld": reasons, "yours": mine, "range_ends": ends,
+            "fit": fits}  # fmt: skip
 
 
 def overview(locations: Locations) -> list[Mapping[str, Any]]:
@@ -143,10 +155,24 @@ def state_lines(status: Mapping[str, Any], study: Study) -> list[str]:
         if {*status["stage"].values()} == {"finished"}:
             stages = "a change waits"
         state = f"Interrupted ({stages}). No driver is running. To continue: {status['resume']}"
+    all_of = f"ablate status {status['study']} --json"
     pending = [f"Pending: {each['asked']}" for each in status["requests"]["pending"]]
     refused = [f"Not done: {each['asked']}: {each['reason']}" for each in status["requests"]["refused"]]
     early = [f"{name}: {text}." for name, text in status["ended_early"].items()]
-    return [state, _budget_text(status["budget"]), *early, *refused, *pending]
+    waiting = at_most(refused, MOST_LINES, all_of) + at_most(pending, MOST_LINES, all_of)
+    return [state, _budget_text(status["budget"]), *early, *waiting]
+
+
+def failure_lines(status: Mapping[str, Any]) -> list[str]:
+    """Return a line for each error of trials that failed, the most frequent first, with one of its trials."""
+    by_error: dict[str, list[str]] = {}
+    for each in status["failed"]:
+        by_error.setdefault(str(each["error"]), []).append(each["trial"])
+    listed = sorted(by_error.items(), key=lambda item: -len(item[1]))
+    lines = [
+        f"FAIL {trials[0]}{f' and {len(trials) - 1:,} more' if trials[1:] else ''}: {error}" for error, trials in listed
+    ]
+    return at_most(lines, MOST_LINES, f"ablate status {status['study']} --json")
 
 
 def resume_command(found: Stored, locations: Locations) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -10,11 +10,11 @@ import polars as pl
 
 from ablate.base.errors import RequestError, did_you_mean
 from ablate.core.objectives import given_for
-from ablate.results.comparison.comparison import columns
 from ablate.results.comparison.comparison_warnings import comparison_warnings
-from ablate.results.comparison.data_sets import sampled_columns
+from ablate.results.comparison.design import columns
 from ablate.results.comparison.next_step import NextStep, next_step
-from ablate.results.comparison.verdicts import CLAIMS, HOLDS, REFUTED, UNDECIDED, answer_to, verdicts
+from ablate.results.comparison.rows import as_values, first_metric, verdicts
+from ablate.results.comparison.verdicts import CLAIMS, HOLDS, REFUTED, UNDECIDED, answer_to
 from ablate.results.statistics.looks import compared_looks
 from ablate.results.trials.study_warnings import StudyWarning
 from ablate.studies.stored import Stored, require_compared
@@ -54,18 +54,13 @@ class Judgement:
     @property
     def exit_code(self) -> int:
         """0 if every required claim holds, 3 if one is refuted, otherwise 4; without any, 0 once there is a result."""
-        answers = {each.answer for each in self.required}
         if not self.required:
             return 0 if self.finished and self.table["p"].is_not_null().any() else OPEN
-        return CONTRARY if REFUTED in answers else OPEN if UNDECIDED in answers else 0
+        return exit_code(self.required)
 
     def as_values(self) -> dict[str, Any]:
         """Return plain values (docs/json.md)."""
         assert self.study.compare is not None
-        rows = self.table.to_dicts()
-        for row in rows:
-            for name in ("claims", "refuted"):
-                row[name] = None if row[name] is None else list(filter(None, row[name].split(", ")))
         return {
             "study": self.study.name,
             "finished": self.finished,
@@ -73,7 +68,7 @@ class Judgement:
             "metric": self.metric,
             "looks": list(self.looks),
             "warnings": [*map(asdict, self.warnings)],
-            "verdicts": rows,
+            "verdicts": as_values(self.table),
             "next": None if self.step is None else asdict(self.step),
             "required": [*map(asdict, self.required)],
         }
@@ -88,7 +83,7 @@ def judge(found: Stored, *, metric: str | None = None, required: Sequence[str] =
     study = require_compared(found)
     looks = compared_looks(found.snapshot.events)
     table = verdicts(found.results)
-    metric = study.compared.metrics[0] if metric is None else metric
+    metric = first_metric(study) if metric is None else metric
     known = list(dict.fromkeys([*study.compared.metrics, *table["metric"]]))
     if metric not in known:
         raise RequestError(f"study {study.name!r} compares no metric {metric!r}. {did_you_mean(metric, known)}")
@@ -121,7 +116,7 @@ def _read(text: str, study: Study) -> Requirement:
     for what, name, known in (
         ("claim", claim, CLAIMS),
         ("variant", variant.strip(), variants),
-        ("column", column, list(columns(study) | sampled_columns(study))),
+        ("column", column, list(columns(study))),
     ):
         if name is not None and name not in known:
             rule = "write 'VARIANT CLAIM' or 'COLUMN: VARIANT CLAIM'"
@@ -130,9 +125,20 @@ def _read(text: str, study: Study) -> Requirement:
 
 
 def _answered(asked: Requirement, table: pl.DataFrame, *, finished: bool) -> Requirement:
-    """Return a requirement with its answer: refuted in one column is refuted, and it holds if it does in all."""
+    """Return a requirement with its answer in its column, or in all."""
     own = table.filter(pl.col("variant") == asked.variant)
     own = own if asked.column is None else own.filter(pl.col("column") == asked.column)
-    answers = {answer_to(asked.claim, row) for row in own.iter_rows(named=True)} if finished else set()
+    return answered(asked, own.to_dicts() if finished else ())
+
+
+def answered(asked: Requirement, rows: Iterable[Mapping[str, Any]]) -> Requirement:
+    """Return a requirement with its answer: refuted in one row is refuted, and it holds if it does in all."""
+    answers = {answer_to(asked.claim, row) for row in rows}
     answer = REFUTED if REFUTED in answers else HOLDS if answers == {HOLDS} else UNDECIDED
     return replace(asked, answer=answer)
+
+
+def exit_code(required: Iterable[Requirement]) -> int:
+    """Return 0 if every required claim holds, 3 if one is refuted, otherwise 4."""
+    answers = {each.answer for each in required}
+    return CONTRARY if REFUTED in answers else OPEN if UNDECIDED in answers else 0

@@ -19,7 +19,6 @@ from ablate.study.comparison_sections import Compare, Tune
 from ablate.study.design import PLACEBO
 from ablate.study.design import faults as design_faults
 from ablate.study.ranges import is_range
-from ablate.study.sections import FEWEST_DATASETS
 from ablate.study.space import Range, is_same
 from ablate.study.study import Study
 from ablate.study.tuning_seeds import tuning_seeds
@@ -109,10 +108,6 @@ def _compare_faults(study: Study, compare: Compare) -> Iterator[Fault]:
     for column, labels in compare.columns.items():
         yield from _unknown_names(f"compare.columns.{column}", labels, study.datasets)
     yield from _margin_faults(study, compare)
-    most = max((len(labels) for labels in compare.sampled(study.datasets).values()), default=FEWEST_DATASETS)
-    if most < FEWEST_DATASETS:
-        rule = f"a verdict about other data sets needs at least {FEWEST_DATASETS} in one column, and here are {most}"
-        yield Fault(path="compare.datasets", value="random", rule=rule)
     columns = list(compare.columns) or list(study.datasets)
     for metric, by_column in compare.published.items():
         path = f"compare.published.{metric}"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -126,21 +125,12 @@ class Compare(Section):
     """What a seed that diverges counts as, by metric. Without it, a cell with such a seed has no mean."""
     columns: dict[RowName, Names] = Field(default_factory=dict)
     """Columns of the table, each the mean over the data sets listed. Default: one column per data set."""
-    datasets: Literal["fixed", "random"] = "fixed"
-    """`random`: add verdicts for which the data sets of a column are a sample of others like them; at least five."""
     published: dict[str, dict[str, dict[str, Cell]]] = Field(default_factory=dict)
     """Published figures: metric, column, variant."""
     source: str = ""
     """The source of the published figures."""
     notes: tuple[str, ...] = ()
     """Differences from the published settings, with reasons."""
-
-    def sampled(self, datasets: Iterable[str]) -> dict[str, tuple[str, ...]]:
-        """Return the columns whose data sets are a sample of others; `datasets` are all of the file."""
-        if self.datasets == "fixed":
-            return {}
-        pooled = {name: labels for name, labels in self.columns.items() if len(labels) > 1}
-        return {f"{name}, as a sample": own for name, own in (pooled or {"all data sets": tuple(datasets)}).items()}
 
     def of_rows(self) -> dict[str, Any]:
         """Return what the file gives here that decides which networks are trained, as JSON values."""

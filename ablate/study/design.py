@@ -16,7 +16,6 @@ PLACEBO = "placebo"  # the arm that is the baseline on other seeds
 REMOVED = ""  # the level of a part that is removed
 FULL_ARMS = 64  # a full design has at most this many arms
 Arm = tuple[tuple[str, str], ...]  # (factor, level) of every factor that differs from the complete network
-Term = tuple[str, ...]  # the factors of a main effect or an interaction, in the file's order
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,20 +94,6 @@ def _rule(factors: Sequence[Factor], design: Design) -> str:
             f"a full design has at most {FULL_ARMS} networks, not {len(factors)} parts in {size:,}: take leave-one-out"
         )
     return ""
-
-
-def factorial(factors: Sequence[Factor], listed: Iterable[Arm]) -> tuple[Arm, ...]:
-    """Return the arms, of those listed, that estimate interactions: all of the full design, or none."""
-    if len(factors) < 2 or faults(factors, ("full",)):
-        return ()
-    full = arms(factors, ("full",))
-    return full if set(listed).issuperset(full) else ()
-
-
-def terms(factors: Sequence[Factor]) -> tuple[Term, ...]:
-    """Return every main effect, then every interaction of two factors."""
-    names = [factor.name for factor in factors]
-    return (*((name,) for name in names), *itertools.combinations(names, 2))
 
 
 def merge_settings(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +27,7 @@ from ablate.study.yaml_text import dotted, read_yaml, refuse, write_yaml
 
 SIZE_LIMIT_BYTES = 250_000
 FILL = "FILL IN"  # marks what `ablate new --from` leaves to the user; no command runs a file that has it
+SECTIONS = ("config", "model", "training")  # whose settings `--set` finds without their section
 LIMITS = ("trials", "wall_clock")  # of a budget, which the command line may replace
 IN_FLIGHT = 8  # default number of concurrent trials of a data set in a deterministic study
 _TAGS = ("value", *RANGE_KEYS)
@@ -35,28 +36,29 @@ _NOBODYS = "module:function"  # stands for a trainable that is not known
 _DEEPEST = 100  # maximum number of dots in a path that are examined
 
 
-def load_study(
-    path: Path, *, scale: float | None = None, only: Sequence[str] | None = None, deterministic: bool = False
-) -> Study:
+def load_study(path: Path, **options: Any) -> Study:
     """Return the study in `path`; raise StudyFileError listing every fault with line, path, value and rule."""
-    return read_study(path, scale=scale, only=only, deterministic=deterministic)[0]
+    return read_study(path, **options)[0]
 
 
 def read_study(
     path: Path, *, scale: float | None = None, only: Sequence[str] | None = None, deterministic: bool = False,
-    limits: Mapping[str, Any] | None = None,
+    limits: Mapping[str, Any] | None = None, changes: Mapping[str, Any] | None = None,
 ) -> tuple[Study, str]:  # fmt: skip
     """Return the study in `path`, changed by the options of the command line, and the text that describes it.
 
     The text is that of the file. If an option changes the study, the text is the settings of the file and the option
-    as YAML. `limits`, of trials or time, replace both limits of the file's budget. Raises StudyFileError if the file
-    has faults or has its own `scale` or `only`; its own `deterministic` is kept.
+    as YAML. `limits`, of trials or time, replace both limits of the file's budget; `changes` replace values by path.
+    Raises StudyFileError if the file has faults or has its own `scale` or `only`; its own `deterministic` is kept.
     """
     text = read_text(path)
     found: list[Fault] = []
     data, lines = read_yaml(text, str(path), found)
     _refuse_unfilled(text, lines, str(path))
     study = _shaped(data, lines, str(path), found)
+    if changes:
+        data, lines = _changed(data, changes, {*type(study).model_fields}, str(path)), {}
+        study, text = _shaped(data, lines, f"{path} with --set"), write_yaml(data)
     asked = {"scale": scale, "only": None if only is None else list(only)}
     options: dict[str, Any] = {key: value for key, value in asked.items() if value is not None}
     for key in options.keys() & data.keys():
@@ -74,6 +76,32 @@ def read_study(
         text = write_yaml(data | options)
     _refuse_faults(study, lines, str(path))
     return study, text
+
+
+def _changed(data: Mapping[str, Any], changes: Mapping[str, Any], keys: Set[str], file: str) -> dict[str, Any]:
+    """Return the file's values with those of `changes`, by path: `config.lr`, `seed`, or `lr` where one section has it.
+
+    `keys` are those of the file itself. Raises StudyFileError for a name that is in no section.
+    """
+    found, given = deepcopy(dict(data)), set[tuple[str, ...]]()
+    for name, value in changes.items():
+        sections = [key for key in SECTIONS if name in (data.get(key) or {})]
+        if "." not in name and name not in keys and len(sections) != 1:
+            known = sorted({*keys, *(each for key in SECTIONS for each in data.get(key) or ())})
+            several = f"it is in {' and '.join(sections)}: write one of them before it" if sections else ""
+            refuse(file, f"--set {name}: {several or f'there is no such setting. {did_you_mean(name, known)}'}")
+        *above, last = name.split(".") if name in keys or not sections else (sections[0], name)
+        place: Any = found
+        for key in above:
+            place = place.setdefault(key, {})
+            if not isinstance(place, dict):
+                refuse(file, f"--set {name}: {key} has no settings of its own: it is {place!r}")
+        if (*above, last) in given:
+            refuse(file, f"--set {name}: {'.'.join((*above, last))} is given twice")
+        given.add((*above, last))
+        nested = isinstance(value, str) and value[:1] in ("{", "[")
+        place[last] = read_yaml(f"{last}: {value}", f"--set {name}")[0][last] if nested else value
+    return found
 
 
 def read_text(path: Path) -> str:

@@ -31,7 +31,6 @@ from ablate.study.patterns import compile_pattern, named_pattern
 from ablate.study.ranges import section_fields, settings
 
 MOST_TRIALS = 1_000_000  # of a study whose number of trials nothing limits
-FEWEST_DATASETS = 5  # of a sample that stands for others
 _DURATION = re.compile(r"(?:([0-9]+)d)?(?:([0-9]+)h)?(?:([0-9]+)m)?(?:([0-9]+)s)?")
 _CONSTRAINT = re.compile(r"\s*(\S(?:.*\S)?)\s*(<=|>=)\s*([-+0-9.eE_]+)\s*")
 
@@ -244,7 +243,7 @@ class Objective(Section):
     )
     """Whether higher or lower values are better. Default: as a word of the name says (`auc`, `loss`)."""
     reference: float | None = None
-    """Reference point of the hypervolume on this axis. Default: the report chooses one and states it."""
+    """Where the hypervolume that the sampler enlarges ends on this axis. Default: it follows from the trials so far."""
     log: bool = False
     """Use the log10 of the metric."""
     read: Literal["best", "last"] = "last"

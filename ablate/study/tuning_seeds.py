@@ -36,7 +36,7 @@ def shared_tuning_text(study: Study) -> str | None:
         return None
     return (
         f"{study.replicates} seeds share {tuning_seeds(study)} tuning seed{'s' * (tuning_seeds(study) > 1)}, so the "
-        "intervals lack the luck of tuning: with one tuning seed, verdicts on equal rows are false in 10 to 77% of "
+        "intervals lack the luck of tuning: with one tuning seed, verdicts on equal rows are false in 8 to 69% of "
         "studies. Leave tune.replicates out to tune for each seed."
     )
 

@@ -1,4 +1,4 @@
-"""Tracking: shows the ledger in MLflow, TensorBoard and W&B (docs/tracking.md). The first sync imports MLflow."""
+"""Tracking: shows the ledger in MLflow and W&B (docs/tracking.md). The first sync imports MLflow."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any
 
 from ablate.base.files import Place
 from ablate.core.registry import TRACKERS
+from ablate.ledger import StudyWriter
 from ablate.tracking.address import default_uri
 from ablate.tracking.sqlite_store import require_mlflow
 from ablate.tracking.store import reachable
-from ablate.tracking.tracker import Several, Tracker, sync_periodically
+from ablate.tracking.tracker import Patient, Several, Tracker, sync_periodically
 from ablate.tracking.ui import StudyPage, UiCommand, serve, ui_command
 
 __all__ = [
@@ -29,11 +30,23 @@ __all__ = [
 ]
 
 
-def build_trackers(names: Sequence[str], *, home: Path, store: Place | None = None, **context: Any) -> Several:
+def build_trackers(
+    names: Sequence[str],
+    *,
+    home: Path,
+    uri: str | None,
+    writer: StudyWriter | None,
+    store: Place | None = None,
+    **context: Any,
+) -> Several:
     """Return one tracker that passes every call on to those called `names` (of TRACKERS, or import paths).
 
-    `context` is the study, ledger, writer and `uri`: the store (`sqlite:///FILE`, `postgresql://…`, `http://SERVER`).
-    None selects the default: one SQLite file and one folder of artifacts beside the study's home. Checkpoints are below
-    `store`, by default the study's home. Raises RegistryError for an unknown name.
+    `context` is the study and the ledger. `uri` is the store of MLflow (`sqlite:///FILE`, `postgresql://…`,
+    `http://SERVER`), by default one SQLite file and one folder of artifacts beside the study's home. Checkpoints are
+    below `store`, by default the study's home. Raises RegistryError for an unknown name.
     """
-    return Several(*(TRACKERS.load(name)(name, home=home, store=store or home, **context) for name in names))
+    given = {"home": home, "uri": uri, "writer": writer, "store": store or home, **context}
+    built = [(name, TRACKERS.load(name)(name, **given)) for name in names]
+    return Several(
+        *(Patient(each, label=getattr(each, "label", name), writer=writer, secret=uri or "") for name, each in built)
+    )

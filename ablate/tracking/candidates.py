@@ -10,7 +10,6 @@ from ablate.ledger.requests import ANSWERED, JUDGED
 from ablate.study.campaign_sections import Campaign
 from ablate.tracking.contents import Point, cut, milliseconds
 
-EVENTS = "ablate.events"  # tag of the parent: how many events of the ledger have been shown
 NUMBER, REIGN, VERDICT = "ablate.candidate", "ablate.reign", "ablate.verdict"
 CHAMPION = "ablate.champion"
 
@@ -46,9 +45,9 @@ def candidate_tags(events: Sequence[EventRecord]) -> dict[int, dict[str, str]]:
 
 
 def parent_tags(events: Sequence[EventRecord]) -> dict[str, str]:
-    """Return the tags of the parent run: the champion, its reign, and how many events they are computed from."""
+    """Return the tags of the parent run: the champion and its reign."""
     kept = [e.payload["candidate"] for e in events if e.kind == JUDGED and e.payload["state"] == "keep"]
-    return {CHAMPION: str(kept[-1] if kept else 0), REIGN: str(len(kept) + 1), EVENTS: str(len(events))}
+    return {CHAMPION: str(kept[-1] if kept else 0), REIGN: str(len(kept) + 1)}
 
 
 def parent_points(campaign: Campaign, events: Sequence[EventRecord]) -> list[Point]:

@@ -104,12 +104,6 @@ def trial_tags(record: TrialRecord, study: StudyRecord) -> dict[str, str]:
     return tags
 
 
-def trial_identity(record: TrialRecord, study: StudyRecord) -> dict[str, str]:
-    """Return those of `trial_tags` by which a trial's run is found."""
-    tags = trial_tags(record, study)
-    return {name: tags[name] for name in ("ablate.study_id", "ablate.dataset", "ablate.trial")}
-
-
 def changing_tags(record: TrialRecord) -> dict[str, str]:
     """Return the tags that change with a trial's progress."""
     tags = {

@@ -10,16 +10,21 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from ablate.base.errors import RequestError
 from ablate.core.trial import TrialConfig, TrialState
-from ablate.ledger import ReportRecord, StudyRecord, TrialRecord
+from ablate.ledger import Ledger, ReportRecord, StudyRecord, TrialRecord
 from ablate.study import Study
 from ablate.tracking import contents
-from ablate.tracking.progress import HomeTracker, require_package
+from ablate.tracking.tracker import WriteFiles
 
 os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # W&B's own reports of its errors go out to the network
-require_package("wandb")
-
-import wandb  # noqa: E402
+try:
+    import wandb
+except ImportError as error:
+    raise RequestError(
+        f"--tracker wandb needs the package wandb, which is not installed ({error}). Type: pip install"
+        " 'ablate-search[wandb]'"
+    ) from None
 
 logging.getLogger("wandb").setLevel(logging.WARNING)
 
@@ -29,22 +34,26 @@ PROJECT = "ablate"
 INIT_SECONDS = 20.0
 
 
-class WandbTracker(HomeTracker):
-    """Writes a run for each trial that has ended, once; PatientTracker states the guarantees.
+class WandbTracker:
+    """Writes a run for each trial that has ended, once; Tracker states the guarantees.
 
     A run is written as a whole, because an offline run cannot be continued. What a killed driver left of one is
     removed, and the run is written again. Nothing is sent: no network and no account are needed.
     """
 
-    system = "W&B"
+    def __init__(self, _name: str = "wandb", *, study: Study, ledger: Ledger, home: Path, **_: object) -> None:
+        self._study, self._ledger, self.home = study, ledger, home.absolute()
+        self.label = f"W&B {self.home}"
+        self._revision = -1
 
-    def catch_up(self) -> None:
+    def sync(self) -> None:
         """Write the run of every trial that has ended since the last call."""
         record = self._ledger.study(self._study.name)
         if record is None:
             return
-        changed = self._changes.started()
-        new = [trial for trial in changed if trial.state.finished and not self._mark(trial, record).exists()]
+        changed = self._ledger.trials_since(record.name, self._revision)
+        ended = [trial for trial in changed if trial.state.finished and not self._mark(trial, record).exists()]
+        new = sorted(ended, key=lambda trial: trial.key)
         written: list[TrialRecord] = []
         try:
             for trial in new:
@@ -55,8 +64,18 @@ class WandbTracker(HomeTracker):
                 wandb.teardown()  # only then is a run's file whole: `finish` returns before
             for trial in written:
                 self._mark(trial, record).touch()
-        for trial in changed:
-            self._changes.done(trial)
+        self._revision = max((trial.revision for trial in changed), default=self._revision)
+
+    def log_models(self, configs: Sequence[TrialConfig], *, write: WriteFiles) -> None:
+        """Do nothing: these runs hold no files."""
+
+    def log_artifacts(self, paths: Sequence[Path]) -> None:
+        """Do nothing: these runs hold no files."""
+
+    def close(self) -> Sequence[str]:
+        """Write what is missing."""
+        self.sync()
+        return ()
 
     def _mark(self, trial: TrialRecord, record: StudyRecord) -> Path:
         """Return the file that says that a trial's run is whole."""

@@ -2,23 +2,21 @@
 
 import xgboost as xgb
 from sklearn.datasets import load_breast_cancer
+from sklearn.metrics import log_loss
 from sklearn.model_selection import train_test_split
 
 from ablate.functions.xgboost import fit
 
-
-def load(part):
-    x, y = load_breast_cancer(return_X_y=True)
-    x_rest, x_test, y_rest, y_test = train_test_split(x, y, test_size=120, random_state=0, stratify=y)
-    x_train, x_val, y_train, y_val = train_test_split(x_rest, y_rest, test_size=100, random_state=0, stratify=y_rest)
-    return xgb.DMatrix(*{"train": (x_train, y_train), "val": (x_val, y_val), "test": (x_test, y_test)}[part])
+x, y = load_breast_cancer(return_X_y=True)
+x, test_x, y, test_y = train_test_split(x, y, test_size=120, random_state=0, stratify=y)
 
 
 def train(config, run):
-    params = {"objective": "binary:logistic", "eval_metric": ["logloss", "auc"], "nthread": 1, **config}
-    fit(run, params, load("train"), rounds=5, evals=[(load("val"), "val")], verbose_eval=False)  # for xgb.train
+    part, held = (each.indices for each in run.split(range(len(y)), 0.2))  # each seed holds out other rows
+    params = {"objective": "binary:logistic", "eval_metric": "logloss", "nthread": 1, **config}
+    data, val = xgb.DMatrix(x[part], y[part]), xgb.DMatrix(x[held], y[held])
+    fit(run, params, data, rounds=5, evals=[(val, "val")], verbose_eval=False)  # in place of xgb.train(params, data, …)
 
 
 def test(model, config):
-    found = model.eval(load("test"), "test").split("\t")[1:]  # [0]	test-logloss:0.1	test-auc:0.9
-    return {name.replace("-", "_"): float(value) for name, value in (each.split(":") for each in found)}
+    return {"test_logloss": log_loss(test_y, model.predict(xgb.DMatrix(test_x)))}

@@ -47,6 +47,21 @@ def test_every_command_has_an_example_that_it_understands(path: list[str], capfd
         assert flag in out
 
 
+def test_help_shows_every_command_once_by_job_and_the_options_of_a_run_by_what_they_are_for(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    code, out, _ = run(capfd, "--help")
+    panels = re.findall(r"╭─ ([A-Z][a-z ]+) ─", out)
+    assert (code, panels[1:]) == (0, ["Start", "Look", "Change a study", "Judge changes", "Clusters", "More"])
+    shown = re.findall(r"^│ ([a-z0-9]+) ", out, re.MULTILINE)
+    assert sorted(shown) == sorted({path[0] for path in command_paths()})
+    _, out, _ = run(capfd, "search", "--help")
+    found = re.split(r"╭─ ([A-Z][a-z ]+) ─", out)
+    options = {panel: re.findall(r"│ (--[a-z-]+) ", text) for panel, text in zip(found[1::2], found[2::2], strict=True)}
+    assert list(options)[2:] == ["Study", "Where it runs", "Where it reads and writes", "Repair"]
+    assert options["Options"] == ["--json", "--help"], "what else a search takes is in a panel"
+
+
 NOT_FOR_STATUS = {
     "torch", "ray", "optuna", "mlflow", "altair", "jinja2", "pandas", "pyarrow", "sklearn", "statsmodels",
     "scipy.stats", "scipy.optimize", "ablate.kubernetes.template", "ablate.engine.training.one_trial",
@@ -249,8 +264,8 @@ def test_more_than_this_machine_has_is_refused_before_ray_starts_and_leaves_noth
 ) -> None:
     path = tmp_path / "tiny.yaml"
     path.write_text(TINY)
-    monkeypatch.setenv("RAY_OVERRIDE_RESOURCES", json.dumps({"GPU": gpus}))  # Ray's own variable
-    monkeypatch.setattr("ray.init", Mock(side_effect=RuntimeError("Ray was started")))
+    monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
+    monkeypatch.setattr("ablate.execution.cluster.own_ray", Mock(side_effect=RuntimeError("Ray was started")))
     code, _, err = run(capfd, "search", str(path), *shlex.split(asked), "--runs-dir", str(tmp_path / "runs"))
     assert (code, len(err.strip().splitlines())) == (2, 1), err
     assert re.search(said, err)

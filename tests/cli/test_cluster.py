@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -132,7 +133,74 @@ objectives: [{metric: val_loss, direction: minimize}]
 budget: {trials: 2}
 confirm: null
 """
-COMMAND = FUNCTION.replace('"mine:train"', """{command: "python mine.py {lr}", metrics: {val_loss: "loss={number}"}}""")
+
+
+HERE = ("mine.py", "sub/mine.py", "package/__init__.py", "base.yaml", "train")
+NOT_IN_THE_IMAGE = {  # what a command runs: what is refused of it
+    "python mine.py {lr}": "mine.py",
+    "python nosuch.py {lr}": "nosuch.py",
+    "python -u sub/mine.py {lr}": "sub/mine.py",
+    "python ../elsewhere/mine.py {lr}": "../elsewhere/mine.py",
+    "./train {lr}": "./train",
+    "bin/nosuch {lr}": "bin/nosuch",
+    "torchrun --standalone nosuch.py {lr}": "nosuch.py",
+    "python -m torch.distributed.run nosuch.py {lr}": "nosuch.py",
+    "bash -c 'python nosuch.py {lr}'": "nosuch.py",
+    "/opt/run script=nosuch.sh {lr}": "nosuch.sh",
+    "python /tmp/nosuch.py {lr}": "/tmp/nosuch.py",
+    "python /runs/nosuch.py {lr}": "/runs/nosuch.py",
+    "python {home}/nosuch.py {lr}": "{home}/nosuch.py",
+}
+OF_THIS_FOLDER = {  # the same, where the file is here
+    "/opt/run --config base.yaml {lr}": "base.yaml",
+    "python -m package.part {lr}": "{here}/package",
+    "python -m mine {lr}": "{here}/mine.py",
+}
+IN_THE_IMAGE = (
+    "python /opt/mine/train.py {lr}", "train.py {lr}", "python -m sklearn.svm {lr}", "python -m elsewhere {lr}",
+    "/opt/run --config /opt/base.yaml {lr}", "python {{nosuch}} {lr}",
+)  # fmt: skip
+
+
+@pytest.fixture
+def render_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Any:
+    """What `k8s render` answers to a study in a folder that has the files of HERE, or none of them."""
+    monkeypatch.chdir(tmp_path)
+
+    def answer(text: str, *, here: bool = True) -> tuple[int, str, str]:
+        for name in HERE if here else ():
+            Path(name).parent.mkdir(exist_ok=True)
+            Path(name).write_text("")
+        Path("s.yaml").write_text(text)
+        return run(capfd, "k8s", "render", "--image", "r/a:1", "s.yaml")
+
+    return answer
+
+
+def of_command(command: str) -> str:
+    """Return a study of a command."""
+    return FUNCTION.replace('"mine:train"', json.dumps({"command": command, "metrics": {"val_loss": "loss={number}"}}))
+
+
+@pytest.mark.parametrize(
+    ("command", "named", "here"),
+    [(*each, here) for each in NOT_IN_THE_IMAGE.items() for here in (True, False)]
+    + [(*each, True) for each in OF_THIS_FOLDER.items()],
+)
+def test_a_script_that_no_image_has_is_refused_whether_or_not_it_exists(
+    command: str, named: str, here: bool, render_here: Any, tmp_path: Path
+) -> None:
+    code, out, err = render_here(of_command(command.replace("{home}", str(Path.home()))), here=here)
+    assert (code, out) == (2, "")
+    place = named.format(home=Path.home(), here=tmp_path)
+    assert err.startswith(f"ablate: the study needs {place}, which is not in the image: ")
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", IN_THE_IMAGE)
+def test_what_an_image_may_have_is_not_refused(command: str, render_here: Any) -> None:
+    code, _, err = render_here(of_command(command))
+    assert (code, err) == (0, "")
 
 
 @pytest.mark.parametrize(
@@ -141,26 +209,15 @@ COMMAND = FUNCTION.replace('"mine:train"', """{command: "python mine.py {lr}", m
         (FUNCTION, 2),
         (FUNCTION.replace("mine:train", "package.part:train"), 2),
         (TINY.replace("name: none", 'name: "mine:build"'), 2),
-        (COMMAND, 2),
-        (COMMAND.replace("mine.py", "nosuch.py"), 2),
-        (COMMAND.replace("mine.py", "/app/mine.py"), 0),
         (FUNCTION.replace("mine:train", "sklearn.svm:train"), 0),  # installed
         (FUNCTION.replace("mine:train", "elsewhere:train"), 0),  # of the image alone
         (TINY, 0),
     ],
 )
-def test_code_of_this_machine_alone_is_refused(
-    text: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("mine.py").write_text("")
-    (tmp_path / "package").mkdir()
-    (tmp_path / "package" / "__init__.py").write_text("")
-    Path("s.yaml").write_text(text)
-    found, out, err = run(capfd, "k8s", "render", "--image", "r/a:1", "s.yaml")
+def test_code_of_this_machine_alone_is_refused(text: str, code: int, render_here: Any) -> None:
+    found, out, err = render_here(text)
     assert found == code, err
     if code:
         assert not out
+        assert re.match(r"ablate: the study needs .*(mine\.py|package), which is not in the image: ", err)
         assert len(err.splitlines()) == 1
-        where = "is not there, and would be on this machine alone" if "nosuch" in text else "is on this machine alone"
-        assert re.match(rf"ablate: the study needs .*((mine|nosuch)\.py|package), which {where}: ", err)

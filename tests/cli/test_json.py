@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import polars as pl
 import pytest
 from typer.main import get_command
 
 from ablate.base import errors
 from ablate.cli import app as cli
 from ablate.cli.terminal import print_json
-from ablate.kubernetes.preflight import BlindError
 from ablate.studies.verdict import CONTRARY, OPEN
 from support.commands import LOCAL, SCHEMA, checked, run, write_study
 from support.paths import REPOSITORY
@@ -65,9 +65,13 @@ FACTS = {
     "list": [["list"]],
     "trial": [["trial", "searched", "0"], ["trial", "searched", "5"]],
     "wait": [["wait", "searched"]],
-    "report": [["report", "searched"]],
+    "report": [["report", "searched"], ["report", "compared", "--tex"]],
     "verdict": [["verdict", "compared"]],
-    "pick": [["pick", "searched", "--max", "val_loss=2.55"], ["pick", "searched", "--max", "val_loss=0.1"]],
+    "pick": [
+        ["pick", "searched", "--max", "val_loss=2.55"],
+        ["pick", "searched", "--max", "val_loss=0.1"],
+        ["pick", "searched", "--at", "val_loss=2.5"],
+    ],
     "parts": [["parts", "support.own_training:train", "--set", "width=4", "--set", "lr=0.1"]],
     "doctor": [["doctor", "--tracker", "none"]],
     "data_list": [["data", "list"]],
@@ -102,6 +106,34 @@ def test_what_a_command_prints_fits_its_schema(
     _, out, err = run(capfd, *words, "--json")
     assert out, err
     assert checked(name, out)
+    if name == "status":
+        fits = pl.read_csv(f"runs/{words[1]}/report/fits.csv")
+        assert [(each["dataset"], each["reason"]) for each in json.loads(out)["fit"]] == fits.select(
+            "dataset", "reason"
+        ).rows()
+
+
+@pytest.mark.services
+def test_the_table_for_a_paper_is_written_with_its_names(
+    lines: list[dict[str, Any]], capfd: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(
+        capfd, "report", "compared", "--tex", "--columns", "variant,val_loss", "--name", "complete=Ours"
+    )
+    assert code == 0, err
+    text = Path(out.removeprefix("Table: ").strip()).read_text()
+    assert "\nOurs & $" in text
+    assert "Parameters" not in text
+    for words, rule in (
+        (["--columns", "variant"], "add --tex"),
+        (["--tex", "--name", "complete"], "--name 'complete': write OLD=NEW"),
+        (["--tex", "--name", "a=b", "--name", "a=c"], "a is given twice"),
+        (["--tex", "--name", "a=b"], "--name: a: nothing in this table has that name"),
+        (["--tex", "--columns", "varient"], "Did you mean 'variant'?"),
+    ):
+        code, _, err = run(capfd, "report", "compared", *words)
+        assert (code, len(err.strip().splitlines())) == (2, 1), err
+        assert rule in err
 
 
 def test_the_schema_is_one() -> None:
@@ -192,6 +224,6 @@ def test_the_page_of_exit_codes_has_every_code_of_the_program() -> None:
     text = (DOCS / "reference" / "exit_codes.md").read_text()
     rows = [(int(code), named) for code, named in re.findall(r"^\| (\d+) \| ([^|]+) \|", text, re.MULTILINE)]
     tree = {each.exit_code for each in vars(errors).values() if isinstance(each, type) and hasattr(each, "exit_code")}
-    own = {(CONTRARY, "`verdict`"), (OPEN, "`verdict`"), (BlindError.exit_code, "`k8s render --check`")}
+    own = {(CONTRARY, "`verdict`"), (OPEN, "`verdict`")}
     assert own <= set(rows)
     assert {code for code, _ in rows} == {0, 130, 143} | tree | {code for code, _ in own}

@@ -79,9 +79,10 @@ def test_what_becomes_part_of_the_study_is_passed_on_its_own(asked: Asked, monke
     plain = RunOptions(runs_dir=Path("runs"))
     typed(monkeypatch, "search", "plain.yaml", "--deterministic")
     typed(monkeypatch, "compare", "compared.yaml", "--scale", "0.5", "--dataset", "digits")
-    study = {"scale": None, "only": None, "deterministic": True, "limits": {}, "text": None, "tell": None}
-    changes = {"scale": 0.5, "only": ["digits"], "deterministic": False, "limits": None}
-    assert asked == [(Path("plain.yaml"), plain, study), (Path("compared.yaml"), plain, study | changes)]
+    both = {"changes": {}, "text": None, "tell": None}
+    search, compare = {"deterministic": True, "limits": {}}, {"scale": 0.5, "only": ["digits"]}
+    files = Path("plain.yaml"), Path("compared.yaml")
+    assert asked == [(files[0], plain, both | search), (files[1], plain, both | compare)]
 
 
 def test_a_wrapped_command_has_its_five_options(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:

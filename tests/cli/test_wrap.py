@@ -206,7 +206,7 @@ def test_the_scripts_own_settings_are_beaten_and_a_range_that_ends_too_early_is_
     assert set(trials.filter(stage="confirm")["source"]) > {0}
     told = " ".join(out.split())
     assert "Better than your settings: test loss 1." in told, out
-    assert "3 seeds). On your data" in told
+    assert "3 seeds). Best: " in told
     assert "(yours)" in told
     code, _, err = run(capfd, *words, "lr=0.001:1:log", "--trials", "30")
     assert code == 2

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from ablate.kubernetes.template import RUNS, SCRATCH, STOP, USER
+from ablate.kubernetes.template import manifest
 from support.deployed import built, containers
 from support.image_recipe import DOCKERFILE, REPOSITORY, Stage, build_script, debian_root, ignore_rules, ignored, parse
+from support.manifests import container, head, hook, request
 from support.pod_security import SECRET_WORDS
 
 TEXT = DOCKERFILE.read_text()
@@ -85,16 +86,18 @@ def test_python_is_the_one_that_the_constraints_were_tested_on() -> None:
 
 
 def test_the_user_is_the_one_that_pods_run_as() -> None:
-    final = parse(TEXT)[-1]
-    assert final.of("USER")[-1].text == f"{USER}:{USER}"
-    assert any(f"--uid {USER} " in step.text for step in final.of("RUN"))
-    assert final.environment()["HOME"] == SCRATCH
-    assert final.environment()["ABLATE_RUNS"] == RUNS
+    final, group = parse(TEXT)[-1], head(manifest(request()))
+    user = group["template"]["spec"]["securityContext"]["runAsUser"]
+    mounted = {mount["name"]: mount["mountPath"] for mount in container(group)["volumeMounts"]}
+    assert final.of("USER")[-1].text == f"{user}:{user}"
+    assert any(f"--uid {user} " in step.text for step in final.of("RUN"))
+    assert final.environment()["HOME"] == mounted["tmp"]
+    assert final.environment()["ABLATE_RUNS"] == mounted["runs"]
 
 
 def test_programs_that_pods_call_are_in_it() -> None:
     (install,) = [step.text for step in parse(TEXT)[-1].of("RUN") if "apt-get install" in step.text]
-    assert "pkill" in STOP
+    assert "pkill" in hook()
     assert "procps" in install
     commands = [container.get("command", [""])[0] for container in containers(built("overlays/local"))]
     assert "tini" in commands

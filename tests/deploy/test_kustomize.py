@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import base64
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from ablate.base.errors import RequestError
-from ablate.kubernetes.preflight import preflight
-from ablate.kubernetes.quantities import number
-from ablate.kubernetes.request import ClusterRequest
-from ablate.kubernetes.template import BUCKET_SECRETS, DATA, DRIVER_SECRETS, METRICS_PORT, PLACES, manifest
+from ablate.kubernetes.preflight import SECRET, URL_KEY
+from ablate.kubernetes.template import manifest
 from support.cluster_schemas import pods_of
 from support.deployed import (
     DEPLOY,
@@ -28,19 +23,16 @@ from support.deployed import (
     containers,
     expanded_arguments,
     make_secret,
+    number,
     one,
     pod_of,
     references,
 )
 from support.deployment_rules import ENDS, NEEDED, NEEDED_OF, refused
+from support.manifests import BUCKET_SECRETS, DRIVER_SECRETS, METRICS_PORT, PLACES, container, head
+from support.manifests import request as study
 
 EVERY = ("base", *OVERLAYS, *PARTS)
-
-
-def study(**changes: Any) -> ClusterRequest:
-    """Return a request with the defaults of `ablate k8s render`, and `changes`."""
-    fields: dict[str, Any] = {"name": "digits", "study_text": "study: digits\n", "image": "r/ablate:0.1.0", "gpus": 0}
-    return ClusterRequest(**fields | changes)
 
 
 @pytest.mark.parametrize("folder", EVERY)
@@ -99,9 +91,10 @@ def test_the_secret_has_the_keys_that_pods_ask_for(folder: str, kind: str, tmp_p
     deployed = [*built(folder), *built("ui")]
     wanted = {(name, key) for name, key, needed in references(deployed, "secretKeyRef") if needed or kind == "gpu"}
     wanted |= {(name, key) for name, key, needed in references(manifest(study()), "secretKeyRef") if needed}
-    assert {name for name, _ in wanted} == {"ablate"}
+    assert {name for name, _ in wanted} == {SECRET}
+    assert URL_KEY in made.data
     assert {key for _, key in wanted} <= set(made.data)
-    optional = {key for key, _ in DRIVER_SECRETS.values()}
+    optional = set(DRIVER_SECRETS.values())
     assert set(made.data) <= {key for _, key in wanted} | optional, "nothing is made that nobody reads"
     if kind == "gpu":
         assert optional <= set(made.data)
@@ -112,9 +105,9 @@ def test_the_settings_have_the_keys_that_pods_ask_for(folder: str) -> None:
     objects = built(folder)
     settings = one(objects, "ConfigMap", "ablate")["data"]
     asked = set(references(manifest(study()), "configMapKeyRef"))
-    assert {key for _, key, _ in asked} == set(PLACES)
+    assert {key for _, key, _ in asked} == PLACES
     assert {name for name, _, _ in asked} == {"ablate"}
-    assert set(settings) <= set(PLACES), "a setting that nobody reads"
+    assert set(settings) <= PLACES, "a setting that nobody reads"
     if folder == "overlays/gpu":
         assert {key for _, key, needed in asked if needed} <= set(settings)
     for name, key, needed in references(objects, "configMapKeyRef"):
@@ -131,7 +124,7 @@ def test_accounts_claims_and_services_have_the_names_that_studies_use(folder: st
     for each in objects:
         if each["kind"] in WORKLOADS and "serviceAccountName" in each["spec"]["template"]["spec"]:
             one(objects, "ServiceAccount", each["spec"]["template"]["spec"]["serviceAccountName"])
-    one(objects, "PersistentVolumeClaim", str(study().data_claim))
+    one(objects, "PersistentVolumeClaim", "ablate-data")
     for name in claims(objects):
         one(objects, "PersistentVolumeClaim", name)
     service = one(objects, "Service", "mlflow")
@@ -155,9 +148,7 @@ def claims(objects: Sequence[Plain]) -> set[str]:
 def test_the_optional_parts_name_what_there_is() -> None:
     base, local = built("base"), built("overlays/local")
     (monitor,) = built("monitoring")
-    head = next(pods_of(manifest(study())[-1]))
     heads = [each for each in pods_of(manifest(study())[-1]) if each["spec"]["containers"][0]["name"] == "ray-head"]
-    assert head["kind"] == "Pod"
     assert monitor["spec"]["selector"]["matchLabels"].items() <= heads[0]["metadata"]["labels"].items()
     ports = {port["name"]: port["containerPort"] for port in heads[0]["spec"]["containers"][0]["ports"]}
     assert ports[monitor["spec"]["podMetricsEndpoints"][0]["port"]] == METRICS_PORT
@@ -172,11 +163,11 @@ def test_the_optional_parts_name_what_there_is() -> None:
     assert not any(connects(together, ENDS[name], page, 5005) for name in ("a pod of ours", "a pod elsewhere"))
     assert {name for _, name, _ in references(together, "configMapKeyRef")} <= {*PLACES, "MLFLOW_ARTIFACTS_DESTINATION"}
     job = one(built("data"), "Job", "ablate-data")
-    assert claims([job]) == {study().data_claim}
-    assert job["spec"]["template"]["spec"]["containers"][0]["volumeMounts"][1]["mountPath"] == DATA
+    assert claims([job]) == {"ablate-data"}
+    places = {each["name"]: each["mountPath"] for each in container(head(manifest(study())))["volumeMounts"]}
+    assert job["spec"]["template"]["spec"]["containers"][0]["volumeMounts"][1]["mountPath"] == places["data"]
     assert claims(local) == {"mlflow-artifacts"}
     one(local, "PersistentVolumeClaim", "ablate-runs")
-    assert "--runs-claim ablate-runs" in (DEPLOY / "overlays/local/kustomization.yaml").read_text()
 
 
 def test_a_queue_promises_no_more_than_the_quota_leaves_beside_mlflow() -> None:
@@ -189,36 +180,6 @@ def test_a_queue_promises_no_more_than_the_quota_leaves_beside_mlflow() -> None:
             beside = number(mlflow["resources"][name].get(each["name"], "0"))
             assert limit is None or number(each["nominalQuota"]) + beside <= number(limit)
     assert set(group["coveredResources"]) == {"cpu", "memory", "nvidia.com/gpu"}, "all that the pods of a study ask for"
-
-
-def test_preflight_finds_all_of_it(tmp_path: Path) -> None:
-    on_one_node = study(runs_claim="ablate-runs", memory="8Gi")
-    assert preflight(on_one_node, get=answering("overlays/local", tmp_path), refusals=lambda _: []) == []
-    on_gpus = answering("overlays/gpu", tmp_path)
-    with pytest.raises(RequestError, match="still holds a placeholder") as error:
-        preflight(study(gpus=16, cpus="8"), get=on_gpus, refusals=lambda _: [])
-    assert len(str(error.value).splitlines()) == 3, "the bucket, its region and the storage class, which only you know"
-    with pytest.raises(RequestError, match="the study needs 17, the quota ablate leaves 16 of 16"):
-        preflight(study(gpus=17), get=on_gpus, refusals=lambda _: [])
-
-
-def answering(folder: str, temporary: Path) -> Callable[[Sequence[str]], Plain | None]:
-    """Return a `kubectl get` to which all of `folder` has been applied, and its Secret made."""
-    made = make_secret(temporary / "made", "local")
-    data = {key: base64.b64encode(text.encode()).decode() for key, text in made.data.items()}
-    objects = {(each["kind"].lower(), each["metadata"]["name"]): each for each in built(folder)}
-    objects["secret", "ablate"] = {"data": data}
-
-    def get(arguments: Sequence[str]) -> Plain | None:
-        if arguments[0] == "resourcequota":
-            return {"items": [each for (kind, _), each in objects.items() if kind == "resourcequota"]}
-        if arguments == ["storageclass"]:
-            return {"items": [{"metadata": {"annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}}]}
-        if arguments == ["nodes"]:
-            return {"items": [{"metadata": {}, "status": {"allocatable": {"cpu": "16", "memory": "64Gi"}}}]}
-        return objects.get((arguments[0], arguments[1]))
-
-    return get
 
 
 def test_each_right_of_a_user_is_explained_and_none_is_wide() -> None:

@@ -10,11 +10,10 @@ import pytest
 from typer.main import get_command
 
 from ablate.cli import app as cli
-from ablate.kubernetes.quantities import number
-from ablate.kubernetes.template import METRICS_PORT, manifest
+from ablate.kubernetes.template import manifest
 from support.cluster_schemas import pods_of
-from support.deployed import DEPLOY, REPOSITORY, built, containers, one
-from support.manifests import request
+from support.deployed import DEPLOY, REPOSITORY, built, containers, number, one
+from support.manifests import METRICS_PORT, request
 
 TEXT = (DEPLOY / "README.md").read_text()
 BLOCKS = re.findall(r"```bash\n(.*?)```", TEXT, re.S)
@@ -25,7 +24,7 @@ def commands(program: str) -> list[list[str]]:
     """Return the calls of a program in the blocks, as words."""
     found = []
     for line in LINES:
-        for part in re.split(r"\s\|\s|&&|\$\(", line.partition(" # ")[0]):
+        for part in re.split(r"\s\|\s|&&|\$\(", re.sub(r" # .*| > \S+", "", line)):
             words = shlex.split(part.rstrip("& )").replace("$(", "")) if part.count("'") % 2 == 0 else part.split()
             words = words[[("=" in word and word.isupper()) for word in words].index(False) :] if words else words
             if words[:1] == [program]:
@@ -52,11 +51,13 @@ def test_eight_commands_make_a_study_from_nothing() -> None:
 
 
 def test_what_the_first_study_asks_for_in_all_is_the_sum_of_its_pods() -> None:
-    pods = pods_of(manifest(request(cpus="2", memory="4Gi", runs_claim="ablate-runs"))[-1])
+    pods = pods_of(manifest(request(cpus=2, memory="4Gi"))[-1])
     every = [*(each for pod in pods for each in pod["spec"]["containers"]), *containers(built("overlays/local"))]
     cpus, memory = (sum(number(each["resources"]["requests"][name]) for each in every) for name in ("cpu", "memory"))
     assert f"asks for {float(cpus):g} CPUs and {float(memory / 2**30):g} GiB in all" in TEXT
-    assert len(re.findall(r"--runs-claim ablate-runs --cpus 2 --memory 4Gi", TEXT)) == 2, "it goes on as it began"
+    assert len(re.findall(r"digits.yaml --image ablate:0.1.0 --cpus 2 --memory 4Gi", TEXT)) == 2, (
+        "it goes on as it began"
+    )
 
 
 @pytest.mark.parametrize("name", re.findall(r"kubectl wait \S+ job/(\S+)", TEXT))

@@ -101,9 +101,9 @@ def test_without_kubectl_nothing_is_made(tmp_path: Path) -> None:
     assert (made.code, made.said) == (2, "secret.sh: kubectl is not installed\n")
 
 
-def test_another_namespace_and_name(tmp_path: Path) -> None:
-    made = make_secret(tmp_path / "made", "local", NAMESPACE="research", SECRET="mine")
-    assert made.arguments[2:6] == ["generic", "mine", "--namespace", "research"]
+def test_another_namespace(tmp_path: Path) -> None:
+    made = make_secret(tmp_path / "made", "local", NAMESPACE="research")
+    assert made.arguments[2:6] == ["generic", "ablate", "--namespace", "research"]
 
 
 def test_shellcheck_finds_nothing() -> None:

@@ -1,17 +1,11 @@
-"""The Slurm script, run as written: srun, scontrol and sbatch are played; in its long form Ray and ablate are real."""
+"""The files for Slurm, run as written on a real Slurm; in the first tests `ablate` is played, then it is real too."""
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import shutil
-import signal
 import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,295 +14,225 @@ from typer.main import get_command
 
 from ablate.cli import app as cli
 from support.deployed import DEPLOY, shellcheck
-from support.processes import have_ended
+from support.slurm import Slurm, slurm, wait_for
 
-SCRIPT = DEPLOY / "slurm" / "ablate.sbatch"
-PLAYED = {
-    # Starts the script, and again when it was asked to be queued again, as Slurm does.
-    "sbatch": """\
-export SLURM_JOB_ID=4711 SLURM_JOB_NODELIST="${NODES:-n1,n2}" SLURM_SUBMIT_DIR=$PWD SLURM_CPUS_PER_TASK=${CPUS:-3}
-for SLURM_RESTART_COUNT in 0 1 2 3; do
-    export SLURM_RESTART_COUNT
-    rm -f "$PLAY/requeued"
-    bash "$@" & echo $! > "$PLAY/job"
-    wait $!; code=$?
-    echo "sbatch: start $SLURM_RESTART_COUNT ended $code" >> "$PLAY/said"
-    [ -f "$PLAY/requeued" ] || exit $code
-done
-""",
-    "scontrol": """\
-echo "scontrol $*" >> "$PLAY/said"
-case "$1 $2" in
-"show hostnames") echo "${3//,/$'\\n'}" ;;
-"requeue 4711") touch "$PLAY/requeued" ;;
-*) exit 1 ;;
+FILES = ("one_node.sbatch", "several_nodes.sbatch")
+PLAYED = """\
+#!/bin/bash
+report() { echo '{"event": "report"}'; }
+echo "played: $*" >&2
+trap 'exit 75' TERM
+case $3 in
+reports) report; exit 75 ;;
+idles) exit 75 ;;
+works) report ;;&
+works|waits) while :; do sleep 0.1; done ;;
+*) exit "$3" ;;
 esac
-""",
-    "srun": """\
-nodes= tasks=() ended=
-trap 'ended=1; kill -TERM "${tasks[@]}" 2>/dev/null' TERM
-echo "srun $*" >> "$PLAY/said"
-while [[ $1 == --* ]]; do [[ $1 == --nodelist=* ]] && nodes=${1#*=}; shift; done
-for node in ${nodes//,/ }; do NODE=$node "$@" & tasks+=($!); done
-[ -z "$ended" ] || kill -TERM "${tasks[@]}" 2>/dev/null
-for task in "${tasks[@]}"; do while kill -0 "$task" 2>/dev/null; do wait "$task"; code=$?; done; done
-exit ${code:-0}
-""",
-    "hostname": "echo 10.1.2.3 fe80::1\n",
-}
-STAND_INS = {
-    "ray": """\
-echo "ray $NODE: $* | $RAY_AUTH_MODE $RAY_AUTH_TOKEN" >> "$PLAY/said"
-[ "$1" = health-check ] && exit 0
-trap 'echo "ray $NODE: ended" >> "$PLAY/said"; exit 0' TERM
-while :; do sleep 0.05; done
-""",
-    # It waits for all nodes, of this start and those before it.
-    "python": """\
-[ -z "$JOINED" ] || exit 1
-until [ "$(grep -c '^ray n.*: start' "$PLAY/said")" -ge $(($3 * (SLURM_RESTART_COUNT + 1))) ]; do sleep 0.05; done
-""",
-    "ablate": """\
-echo "ablate $* | $RAY_AUTH_TOKEN $ABLATE_RUNS" >> "$PLAY/said"
-read -r what < <(sed -n "$((SLURM_RESTART_COUNT + 1))p" "$PLAY/acts")
-[ "$what" = pause ] || exit "$what"
-trap 'sleep 0.5; echo "ablate: paused" >> "$PLAY/said"; exit 75' TERM
-touch "$PLAY/at-work"
-while :; do sleep 0.05; done
-""",
-}
-
-
-@dataclass
-class Play:
-    """A folder with the programs, and what they have said."""
-
-    folder: Path
-
-    def start(self, *arguments: str, acts: str = "0", **environment: str) -> subprocess.Popen[str]:
-        """Submit the script; line n of `acts` is what `ablate` does at start n: an exit code, or `pause`."""
-        (self.folder / "acts").write_text(acts.replace(" ", "\n") + "\n")
-        known = {
-            "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}",
-            "PLAY": str(self.folder),
-            "HOME": str(self.folder),
-        }
-        known |= {"SLURM_GPUS_ON_NODE": "4", "ABLATE_STORAGE": "postgresql+psycopg://ada@db/ablate"}
-        return subprocess.Popen(
-            [str(self.folder / "bin/sbatch"), str(SCRIPT), *arguments], env=known | environment, cwd=self.folder,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-        )  # fmt: skip
-
-    def run(self, *arguments: str, acts: str = "0", **environment: str) -> tuple[int, str, str]:
-        """Submit the script and return exit code, output and errors when the job has left the queue."""
-        process = self.start(*arguments, acts=acts, **environment)
-        out, err = process.communicate(timeout=60)
-        return process.returncode, out, err
-
-    def said(self, start: str = "") -> list[str]:
-        """Return what programs whose line begins with `start` have said."""
-        path = self.folder / "said"
-        return [line for line in path.read_text().splitlines() if line.startswith(start)] if path.exists() else []
-
-    def has_ended(self) -> bool:
-        """Return whether the commands of Ray end, of which none is told to continue."""
-        found = subprocess.run(
-            ["pgrep", "-f", str(self.folder / "bin/ray")], capture_output=True, text=True, check=False
-        )
-        return have_ended(map(int, found.stdout.split()))
-
-
-@pytest.fixture
-def play(tmp_path: Path) -> Iterator[Play]:
-    """A Slurm of two nodes."""
-    binaries = tmp_path / "bin"
-    binaries.mkdir()
-    for name, body in (PLAYED | STAND_INS).items():
-        (binaries / name).write_text(f"#!/bin/bash\n{body}")
-        (binaries / name).chmod(0o755)
-    (tmp_path / "study.yaml").write_text("study: mine\n")
-    (tmp_path / "comparison.yaml").write_text("study: mine\ncompare:\n  baseline: a\n")
-    return Play(tmp_path)
-
-
-def test_ray_runs_on_every_node_and_the_driver_on_all_of_them(play: Play) -> None:
-    code, out, err = play.run("study.yaml", "--tracker", "none")
-    assert (code, err) == (0, "")
-    assert "2 nodes, 4 GPUs each, Ray at 10.1.2.3:24711, start 1" in out
-    (head,) = play.said("ray n1: start")
-    (worker,) = play.said("ray n2: start")
-    assert "--head --node-ip-address=10.1.2.3 --port=24711" in head
-    assert "--address=10.1.2.3:24711" in worker
-    for line in (head, worker):
-        assert "--num-cpus=3 --num-gpus=4" in line
-    (driver,) = play.said("ablate ")
-    assert driver.startswith("ablate search study.yaml --address 10.1.2.3:24711 --gpus 8 --grace 40 --tracker none |")
-    assert driver.endswith(f"{play.folder}/runs")
-    assert play.has_ended()
-    assert not play.said("scontrol requeue")
-
-
-def test_one_token_for_all_of_a_job_and_on_no_command_line(play: Play) -> None:
-    play.run("study.yaml", acts="75 0")
-    lines = [line for line in play.said() if " | " in line and not line.startswith("ray : health")]
-    tokens = [re.findall(r"\b[0-9a-f]{64}\b", line.partition(" | ")[2]) for line in lines]
-    assert all(len(each) == 1 for each in tokens)
-    assert len({each[0] for each in tokens}) == 2, "one for each start"
-    assert all("token" in line for line in play.said("ray n") if " | " in line)
-    assert not any(re.search(r"\b[0-9a-f]{64}\b", line.partition(" | ")[0]) for line in play.said())
-
-
-def test_a_signal_pauses_the_study_and_the_next_start_goes_on(play: Play) -> None:
-    process = play.start("study.yaml", acts="pause 0")
-    wait_for(lambda: (play.folder / "at-work").exists())
-    os.kill(int((play.folder / "job").read_text()), signal.SIGTERM)  # what --signal=B:TERM@60 sends
-    out, err = process.communicate(timeout=60)
-    assert (process.returncode, err) == (0, "")
-    assert "nothing is lost; asking to be queued again" in out
-    assert "start 2" in out
-    assert play.said("ablate: paused")
-    assert play.said("sbatch") == ["sbatch: start 0 ended 75", "sbatch: start 1 ended 0"]
-    assert play.said("scontrol requeue") == ["scontrol requeue 4711"]
-    commands = [line.partition(" | ")[0] for line in play.said("ablate search")]
-    assert commands[0] == commands[1], "the same command"
-
-
-@pytest.mark.parametrize("code", [1, 2, 130])
-def test_what_another_start_would_not_mend_is_not_queued_again(play: Play, code: int) -> None:
-    assert play.run("study.yaml", acts=str(code))[0] == code
-    assert not play.said("scontrol requeue")
-    assert play.has_ended()
-
-
-def test_it_does_not_ask_for_ever(play: Play) -> None:
-    code, _, _ = play.run("study.yaml", acts="75 75 75 75", ABLATE_REQUEUES="2")
-    assert code == 75
-    assert len(play.said("scontrol requeue")) == 2
-
-
-def test_one_node_needs_no_worker(play: Play) -> None:
-    assert play.run("study.yaml", NODES="n1", SLURM_GPUS_ON_NODE="0")[0] == 0
-    assert len(play.said("ray n1: start")) == 1
-    assert not play.said("ray n2")
-    assert "--gpus 0 " in play.said("ablate search")[0]
-
-
-def test_a_comparison_is_compared(play: Play) -> None:
-    assert play.run("comparison.yaml")[0] == 0
-    assert play.said("ablate compare comparison.yaml --address")
-
-
-def test_nodes_that_do_not_join_end_the_job(play: Play) -> None:
-    code, _, err = play.run("study.yaml", JOINED="1", ABLATE_START_SECONDS="7")
-    assert (code, err) == (2, "ablate.sbatch: not all nodes have joined Ray within 7 s\n")
-    assert not play.said("ablate")
-    assert play.has_ended()
-
-
-FAULTS = {
-    "no-study": ((), {}, "say which study"),
-    "no-such-study": (("nothing.yaml",), {}, "nothing.yaml: cannot be read"),
-    "no-ledger": (("study.yaml",), {"ABLATE_STORAGE": ""}, "ABLATE_STORAGE is not set: postgresql+psycopg://"),
-}
-
-
-@pytest.mark.parametrize(("arguments", "environment", "said"), FAULTS.values(), ids=FAULTS.keys())
-def test_what_is_missing_is_one_line_before_anything_starts(
-    play: Play, arguments: tuple[str, ...], environment: dict[str, str], said: str
-) -> None:
-    code, out, err = play.run(*arguments, **environment)
-    assert (code, out) == (2, "")
-    assert said in err
-    assert len(err.splitlines()) == 1
-    assert not play.said("srun")
-
-
-def test_without_ablate_nothing_starts(play: Play) -> None:
-    (play.folder / "bin/ablate").unlink()
-    code, _, err = play.run("study.yaml", PATH=f"{play.folder / 'bin'}:/usr/bin:/bin")
-    assert code == 2
-    assert err == "ablate.sbatch: ablate is not found: activate the environment that ablate is installed in\n"
-
-
-def test_what_slurm_is_asked_for() -> None:
-    options = dict(re.findall(r"^#SBATCH --([a-z-]+)(?:=(\S+))?$", SCRIPT.read_text(), re.M))
-    assert "requeue" in options, "pushed aside by another job, it is queued again"
-    assert options["open-mode"] == "append", "another start does not write over the log of the one before"
-    warning = re.fullmatch(r"B:TERM@(\d+)", options["signal"])
-    grace = re.search(r"^GRACE=(\d+)", SCRIPT.read_text(), re.M)
-    assert warning is not None
-    assert grace is not None
-    assert int(grace[1]) + 10 < int(warning[1]), "time to pause, to write and to end"
-
-
-def test_the_command_is_one_that_ablate_has(play: Play) -> None:
-    play.run("study.yaml", "--deterministic")
-    words = shlex.split(play.said("ablate search")[0].partition(" | ")[0])
-    command = get_command(cli.app).commands[words[1]]  # type: ignore[attr-defined]
-    parsed = command.make_context(words[1], words[2:]).params
-    assert (parsed["gpus"], parsed["grace_seconds"], parsed["address"]) == (8, 40.0, "10.1.2.3:24711")
-
-
-def test_shellcheck_finds_nothing() -> None:
-    done = subprocess.run([*shellcheck(), str(SCRIPT)], capture_output=True, text=True, check=False)
-    assert done.stdout == ""
-
-
-def wait_for(true: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Return when `true` is; fail after `seconds`."""
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
+"""
+"""What `ablate` does, by the last of the arguments `search --json WHAT`."""
 STUDY = """\
 study: on-slurm
 datasets: {digits: {patch: 4, train_limit: 256}}
 model: {width: 8, depth: 1, mlp: {choices: [none, 8, 16, 24]}}
-training: {epochs: 40, batch_size: 16, learning_rate: {float: [1e-3, 1e-2], log: true}}
+training: {epochs: 25, batch_size: 8, learning_rate: {float: [1e-3, 1e-2], log: true}}
 scheduler: {name: none}
-budget: {trials: 6}
+budget: {trials: 4}
 confirm: null
 """
+REPORTS = 4 * 25  # each epoch of each trial once
+COMMAND = ("search", "study.yaml", "--tracker", "none", "--device", "cpu")
 
 
-@pytest.mark.faults
+def read(name: str) -> str:
+    return (DEPLOY / "slurm" / name).read_text()
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_what_slurm_is_asked_for(name: str) -> None:
+    options = dict(re.findall(r"^#SBATCH --([a-z-]+)(?:=(\S+))?$", read(name), re.M))
+    assert "requeue" in options, "pushed aside by another job, it is queued again"
+    assert options["open-mode"] == "append", "another start does not write over the log of the one before"
+    assert {"gpus-per-node", "cpus-per-gpu", "mem-per-gpu", "time"} <= options.keys()
+    assert ("no-kill" in options) == (name == "several_nodes.sbatch"), "a node that fails takes no other with it"
+    warning = re.fullmatch(r"B:TERM@(\d+)", options["signal"])
+    assert warning is not None
+    grace = next(each for each in get_command(cli.app).commands["search"].params if each.name == "grace_seconds")  # type: ignore[attr-defined]
+    assert grace.default + 10 + 20 < int(warning[1]), "time to pause, to end Ray and to ask for the next start"
+
+
+def test_both_files_start_and_end_alike() -> None:
+    def parts(name: str) -> tuple[str, str]:
+        begin, _, rest = read(name).partition("trap 'finish 75' TERM\n")
+        return begin[begin.index("\nif [") :], rest[rest.index("driver=$!") :]
+
+    assert parts(FILES[0]) == parts(FILES[1])
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_command_is_one_that_ablate_has(name: str) -> None:
+    (line,) = re.findall(r"^ablate (.*) >>", read(name), re.M)
+    line = line.replace('"$1"', "search").replace('"${@:2}"', "study.yaml --deterministic")
+    words = shlex.split(re.sub(r"\$\(\(.*?\)\)", "8", line).replace("$head:$port", "10.1.2.3:24711"))
+    parsed = get_command(cli.app).commands[words[0]].make_context(words[0], words[1:]).params  # type: ignore[attr-defined]
+    assert parsed["as_json"]
+    assert parsed["deterministic"]
+    assert (parsed["gpus"], parsed["address"]) == ((None, None) if name == FILES[0] else (8, "10.1.2.3:24711"))
+
+
+def test_shellcheck_finds_nothing() -> None:
+    done = subprocess.run(
+        [*shellcheck(), *(str(DEPLOY / "slurm" / name) for name in FILES)], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == ""
+
+
+def test_without_slurm_one_line_says_what_to_type(tmp_path: Path) -> None:
+    for name in FILES:
+        done = subprocess.run(
+            ["bash", str(DEPLOY / "slurm" / name)], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr == "ablate: activate the environment of ablate, then type: sbatch FILE search STUDY.yaml\n"
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
+    """A Slurm of two nodes."""
+    with slurm(tmp_path_factory.mktemp("slurm")) as found:
+        yield found
+
+
+@pytest.fixture
+def played(real: Slurm) -> Iterator[Slurm]:
+    """The same, where `ablate` is played."""
+    program = real.folder / "bin/ablate"
+    program.write_text(PLAYED)
+    program.chmod(0o755)
+    yield real
+    program.unlink()
+
+
+def working(found: Slurm, job: str, reports: int = 1) -> None:
+    """Wait until a job has made `reports`."""
+    wait_for(lambda: found.reports(job) >= reports, lambda: f"{found.state(job)}\n{found.log(job)}")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_two_starts_without_a_report_are_enough(played: Slurm) -> None:
+    job = played.submit("one_node.sbatch", "search", "idles")
+    played.start_again(job)
+    played.until(job, "FAILED")
+    assert played.shown(job, "ExitCode") == "1:0"
+    lines = [line for line in played.log(job).splitlines() if line.startswith("ablate: ")]
+    assert lines == [
+        "ablate: nothing is lost; the job asks to be queued again",
+        "ablate: 2 starts in a row made no report, so the job is not queued again; give it more --time",
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_start_with_a_report_counts_anew(played: Slurm) -> None:
+    job = played.submit("one_node.sbatch", "search", "reports")
+    for _ in range(3):
+        played.start_again(job)
+    played.until(job, "PENDING")
+    assert played.shown(job, "Restarts") == "4"
+    played.call("scancel", job)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("code", ["0", "1", "2", "130"])
+def test_what_another_start_would_not_mend_is_not_queued_again(played: Slurm, code: str) -> None:
+    job = played.submit("one_node.sbatch", "search", code)
+    played.until(job, "FAILED" if code != "0" else "COMPLETED")
+    assert played.shown(job, "ExitCode") == f"{code}:0"
+    assert "played: search --json" in played.log(job)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_signal_before_the_end_of_the_time_pauses(played: Slurm) -> None:
+    job = played.submit("one_node.sbatch", "search", "works", options=("--time=2", "--signal=B:TERM@110"))
+    played.start_again(job)
+    assert "ablate: nothing is lost; the job asks to be queued again" in played.log(job)
+    played.call("scancel", job)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_job_that_is_cancelled_does_not_come_back(played: Slurm) -> None:
+    job = played.submit("one_node.sbatch", "search", "works")
+    working(played, job)
+    played.call("scancel", job)
+    played.until(job, "CANCELLED")
+    assert played.log(job).splitlines()[-1].startswith("ablate: Slurm ends this job; nothing is lost")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_node_that_fails_under_one_node_starts_the_job_elsewhere(played: Slurm) -> None:
+    job = played.submit("one_node.sbatch", "search", "works")
+    working(played, job)
+    node = played.state(job).split()[1]
+    played.call("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
+    played.start_again(job)
+    assert played.state(job).split()[1] != node
+    played.call("scancel", job)
+    played.call("scontrol", "update", f"NodeName={node}", "State=RESUME")
+
+
+def finished(found: Slurm, job: str) -> None:
+    """Check that a job has ended with a whole study: nothing lost, nothing twice."""
+    found.until(job, "COMPLETED")
+    engine = create_engine(f"sqlite:///{found.folder}/runs/on-slurm/ledger.sqlite")
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT count(*) FROM ablate_report")).scalar_one() == REPORTS
+        states = connection.execute(text("SELECT DISTINCT state FROM ablate_trial")).scalars().all()
+    engine.dispose()
+    assert states == ["COMPLETE"]
+
+
+@pytest.fixture
+def study(real: Slurm) -> Iterator[Slurm]:
+    """The Slurm, and a study file in the folder that jobs are submitted in."""
+    (real.folder / "study.yaml").write_text(STUDY)
+    yield real
+    subprocess.run(["rm", "-rf", str(real.folder / "runs")], check=True)
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_study_on_a_real_ray_is_paused_and_goes_on(play: Play) -> None:
-    for name in STAND_INS:
-        (play.folder / "bin" / name).unlink()
-    (play.folder / "bin/hostname").write_text("#!/bin/sh\necho 127.0.0.1\n")
-    (play.folder / "study.yaml").write_text(STUDY)
-    ledger = play.folder / "ledger.sqlite"
-    environment = {
-        "NODES": "here", "CPUS": "2", "SLURM_GPUS_ON_NODE": "0", "ABLATE_STORAGE": f"sqlite:///{ledger}",
-        "PATH": f"{play.folder / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "RAY_TMPDIR": "/tmp/slurm-ray",
-    }  # fmt: skip
-    process = play.start("study.yaml", "--tracker", "none", "--device", "cpu", acts="", **environment)
+def test_a_study_on_one_node_goes_on_in_the_next_start(study: Slurm) -> None:
+    job = study.submit("one_node.sbatch", *COMMAND)
+    working(study, job, 10)
+    study.call("scancel", "--batch", "--signal=TERM", job)  # what --signal=B:TERM@90 sends
+    study.start_again(job)
+    finished(study, job)
+    assert "Study 'on-slurm' continues" in study.log(job)
 
-    def reports() -> int:
-        if not ledger.exists():
-            return 0
-        engine = create_engine(f"sqlite:///{ledger}")
-        try:
-            with engine.connect() as connection:
-                return int(connection.execute(text("SELECT count(*) FROM ablate_report")).scalar_one())
-        except Exception:
-            return 0
-        finally:
-            engine.dispose()
 
-    try:
-        wait_for(lambda: reports() >= 20, 300)
-        os.kill(int((play.folder / "job").read_text()), signal.SIGTERM)
-        out, err = process.communicate(timeout=300)
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        shutil.rmtree("/tmp/slurm-ray", ignore_errors=True)
-    assert process.returncode == 0, out[-2000:] + err[-2000:]
-    assert play.said("sbatch") == ["sbatch: start 0 ended 75", "sbatch: start 1 ended 0"]
-    assert "Study 'on-slurm' continues" in out
-    assert reports() == 6 * 40, "each epoch of each trial once"
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_study_on_two_nodes_outlives_a_failed_node_a_signal_and_scancel(study: Slurm) -> None:
+    job = study.submit("several_nodes.sbatch", *COMMAND)
+    working(study, job, 10)
+    study.call("scontrol", "update", "NodeName=n2", "State=DOWN", "Reason=test")
+    study.until(job, "RUNNING")
+    assert study.state(job) == "RUNNING n1"
+    working(study, job, study.reports(job) + 10)
+    study.call("scontrol", "update", "NodeName=n2", "State=RESUME")
+    study.call("scancel", "--batch", "--signal=TERM", job)
+    study.start_again(job)
+    working(study, job, study.reports(job) + 5)
+    assert study.shown(job, "NumNodes") == "2", "the next start has all nodes again"
+    study.call("scontrol", "update", f"JobId={job}", "NumNodes=1")
+    working(study, job, study.reports(job) + 5)
+    study.call("scancel", job)
+    study.until(job, "CANCELLED")
+    assert "ablate: Slurm ends this job; nothing is lost" in study.log(job)
+    finished(study, study.submit("several_nodes.sbatch", *COMMAND))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ablate.functions.versions import environment
+from ablate.functions.code.snapshot import environment
 from support.commands import LOCAL, checked, run
 from support.paths import REPOSITORY
 from support.repositories import commit, git, repository, write
@@ -116,7 +116,7 @@ def test_a_planted_gain_is_kept_and_what_changes_nothing_costs_no_run(say: Say) 
     assert [each["code"] for each in kept["warnings"]] == ["dependencies"]
     assert "+GAIN = 0.1" in git(here, *kept["diff"].split()[1:])
     assert both["diff"] is None, "the champion's code"
-    assert say("campaign", "report", "coded")[0] == 0
+    assert say("report", "coded")[0] == 0
     assert kept["diff"] in (here / "runs/coded/report/index.html").read_text()
     assert better[:7] in say("campaign", "list", "coded")[1]
     assert len(list((here / "runs" / "coded" / "versions").iterdir())) > 1
@@ -200,7 +200,7 @@ def test_a_worktree_that_cannot_be_made_costs_no_candidate(say: Say, capfd: pyte
 
 @pytest.mark.services
 def test_other_packages_leave_the_code_of_a_campaign_as_it_is(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ablate.driver.versions.environment", lambda: {**environment(), "numpy": "0.1"})
+    monkeypatch.setattr("ablate.driver.campaign_code.environment", lambda: {**environment(), "numpy": "0.1"})
     write(Path.cwd(), gain(0.1))
     assert say("judge", "coded")[0] == 2
     code, line = say("judge", "coded", "--code-changed")

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import ablate
-from ablate.functions.versions import environment
+from ablate.functions.code.snapshot import environment
 from ablate.ledger import Ledger
 from ablate.studies.locations import Locations
 from ablate.studies.status import overview
@@ -162,7 +162,7 @@ def test_a_candidate_that_hangs_is_withdrawn(say: Say, tmp_path: Path, capfd: py
 
 @pytest.mark.services
 def test_other_packages_are_named_and_taken_once(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ablate.driver.versions.environment", lambda: {**environment(), "numpy": "0.1"})
+    monkeypatch.setattr("ablate.driver.campaign_code.environment", lambda: {**environment(), "numpy": "0.1"})
     judge = ("judge", "planted", "--set", "config.effect=-0.1")
     code, line = say(*judge)
     assert code == 2
@@ -261,7 +261,7 @@ def test_later_candidates_may_have_other_runs_and_another_effort_by_extend(say: 
         assert "exists with another effort or number of runs for a candidate: campaign." in refused
     code, out = say("campaign", "open", "study.yaml", "--extend")
     assert code == 0, out
-    assert "About 3.6 runs for a change that does nothing" in out
+    assert "About 4.5 runs for a change that does nothing" in out
     assert say("judge", "planted", "--set", "config.effect=0.05")[1].startswith("UNDECIDED after 2 runs")
 
 

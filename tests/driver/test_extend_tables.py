@@ -11,8 +11,8 @@ import pytest
 
 from ablate.core.trial import TrialState
 from ablate.ledger import Ledger
-from ablate.results.comparison.comparison import cells, seed_values
-from ablate.results.comparison.wording import trials_text
+from ablate.results.comparison.rows import comparison
+from ablate.results.comparison.words import trials_text
 from ablate.results.front.findings import Findings
 from ablate.results.front.wording import status_lines
 from ablate.results.report import front_table, result_lines, write_report
@@ -120,10 +120,9 @@ def test_a_comparison_gets_further_seeds_and_stays_paired(tmp_path: Path) -> Non
         first = next(t for t in before if t.key == replace(trial.key, number=trial.config.source or 0)).config
         assert replace(trial.config, key=first.key, seeds=first.seeds, source=None) == first
     study = parse_study(five)
-    for table in (cells, seed_values):
-        whole, grown = (table(Results(study, *tables(tmp_path / folder))) for folder in ("whole", "grown"))
-        assert whole.equals(grown)
-    assert set(cells(Results(study, *tables(tmp_path / "grown")))["n"]) == {5}
+    whole, grown = (comparison(Results(study, *tables(tmp_path / folder))) for folder in ("whole", "grown"))
+    assert whole.equals(grown)
+    assert set(comparison(Results(study, *tables(tmp_path / "grown")))["seeds"]) == {5}
     text = trials_text(study, tables(tmp_path / "grown")[0])
     assert text.endswith(": 8 complete; further seeds in 8 more: 8 complete")
     assert result_lines(Results(study, *tables(tmp_path / "grown"))) is not None
@@ -134,12 +133,12 @@ def test_a_comparison_gets_further_seeds_and_stays_paired(tmp_path: Path) -> Non
 def test_a_comparison_that_is_half_extended_stands_on_the_seeds_that_all_have(tmp_path: Path) -> None:
     five = COMPARISON.replace("replicates: 3", "replicates: 5")
     run(COMPARISON, tmp_path)
-    old = cells(Results(parse_study(COMPARISON), *tables(tmp_path)))
+    old = comparison(Results(parse_study(COMPARISON), *tables(tmp_path)))
     run(five, tmp_path, limit=5)
     assert sum(t.config.source is not None for t in stored(tmp_path)) == 5
-    assert cells(Results(parse_study(five), *tables(tmp_path))).equals(old)
+    assert comparison(Results(parse_study(five), *tables(tmp_path))).equals(old)
     run(five, tmp_path)
-    assert set(cells(Results(parse_study(five), *tables(tmp_path)))["n"]) == {5}
+    assert set(comparison(Results(parse_study(five), *tables(tmp_path)))["seeds"]) == {5}
 
 
 def test_a_comparison_extended_before_its_end_trains_the_rest_with_all_seeds(tmp_path: Path) -> None:
@@ -148,17 +147,17 @@ def test_a_comparison_extended_before_its_end_trains_the_rest_with_all_seeds(tmp
     run(five, tmp_path)
     seeds = sorted(t.config.seeds for t in stored(tmp_path))
     assert seeds == sorted([(0, 1, 2), (3, 4)] * 3 + [(0, 1, 2, 3, 4)] * 5)
-    assert set(cells(Results(parse_study(five), *tables(tmp_path)))["n"]) == {5}
+    assert set(comparison(Results(parse_study(five), *tables(tmp_path)))["seeds"]) == {5}
 
 
 def test_a_further_seed_that_diverges_makes_its_cell_say_so(tmp_path: Path) -> None:
     run(COMPARISON, tmp_path)
     run(COMPARISON.replace("replicates: 3", "replicates: 5"), tmp_path, {4: DIVERGED})
-    table = cells(Results(parse_study(COMPARISON), *tables(tmp_path)))
+    table = comparison(Results(parse_study(COMPARISON), *tables(tmp_path)))
     row = table.filter(pl.col("variant") == "wide").row(0, named=True)
-    assert (row["n"], row["diverged"], row["failed"]) == (5, 2, 2)
-    assert math.isnan(row["ours"])
-    assert not math.isnan(table.filter(pl.col("variant") == "narrow")["ours"].item())
+    assert (row["seeds"], row["diverged"], row["failed"]) == (5, 2, 2)
+    assert math.isnan(row["mean"])
+    assert not math.isnan(table.filter(pl.col("variant") == "narrow")["mean"].item())
 
 
 def test_a_front_of_costs_alone_has_a_time_for_each_seed(tmp_path: Path) -> None:

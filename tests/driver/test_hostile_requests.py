@@ -126,7 +126,10 @@ def test_a_request_that_no_command_wrote_is_answered_as_refused(steered: StudyRu
     assert [trial.state for trial in trials] == [TrialState.COMPLETE] * 3
     assert [trial.config.parameters["config.x"] for trial in trials].count(41) == 1, "the one that is right"
     code, out, _ = say(steered, "status", "steered")
-    assert (code, out.count("Not done:"), "\x1b[2J" in out) == (0, len(HOSTILE), False), "all but `stop`"
+    assert (code, out.count("Not done:"), "\x1b[2J" in out) == (0, 5, False)
+    assert f"and {len(HOSTILE) - 5} more: ablate status steered --json" in " ".join(out.split())
+    _, out, _ = say(steered, "status", "steered", "--json")
+    assert len(json.loads(out)["requests"]["refused"]) == len(HOSTILE), "all but `stop`"
     assert say(steered, "report", "steered")[0] == 0
     assert begin(steered).wait() == 0
 

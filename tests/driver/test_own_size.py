@@ -67,7 +67,7 @@ class Here:
 
     def plan(self) -> tuple[int, dict[str, dict[str, float]], str]:
         """Return the exit code, the rows of the plan by name, and what was said."""
-        code, out, err = self.run("plan", "study.yaml", "--json")
+        code, out, err = self.run("plan", "study.yaml", "--json", "--no-time")
         rows = checked("plan", out)["rows"] if code == 0 else []
         return code, {row["variant"]: row for row in rows}, err + out
 

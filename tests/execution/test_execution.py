@@ -15,19 +15,25 @@ import ray
 
 from ablate.base.errors import ResourceError, StaleDriverError
 from ablate.execution import Executor, LocalExecutor, RayExecutor, worker
+from ablate.execution.cluster import QUIET
+from ablate.execution.own_ray import environment
 from ablate.ledger import Ledger
 from support import fakes, witness
 from support.processes import have_ended
 
 GPUS = 8
-pytestmark = pytest.mark.services
+pytestmark = [
+    pytest.mark.services,
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # Ray 2.55 leaves /dev/null open
+]
 BOTH = pytest.mark.parametrize("kind", ["local", "ray"])
 
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:
     """One Ray for the module; it declares GPUs that do not exist, so every trial is told to use the CPU."""
-    ray.init(address="local", num_cpus=2, num_gpus=GPUS, include_dashboard=False, log_to_driver=False)
+    with environment(**QUIET):
+        ray.init(address="local", num_cpus=2, num_gpus=GPUS, include_dashboard=False, log_to_driver=False)
     yield
     ray.shutdown()
 

@@ -203,14 +203,13 @@ def test_only_a_cluster_elsewhere_is_waited_for(
         yield Mock()
 
     @contextmanager
-    def ray_session(_: str | None, *, check: object) -> Iterator[None]:
-        yield
+    def ray_session(_: str | None, *, check: object) -> Iterator[Mock]:
+        yield Mock()
 
     fakes = {
         "wait_for_nodes": wait_for_nodes,
         "gcs_watchdog": gcs_watchdog,
         "ray_session": ray_session,
-        "gcs_address": lambda: "head:6379",
     }
     for name, fake in fakes.items():
         monkeypatch.setattr(ray_tune, name, fake)

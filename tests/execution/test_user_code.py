@@ -13,8 +13,8 @@ import polars as pl
 import pytest
 
 from ablate.base.errors import ResourceError
-from ablate.execution.carried_code import pack
-from ablate.studies.code import user_code
+from ablate.functions.code.archive import pack
+from ablate.functions.code.changes import user_code
 from ablate.study import parse_study
 from support.faults.raylets import cluster
 

@@ -28,7 +28,7 @@ import ray
 from ablate.tracking.tracker import Several
 
 class Looks(Several):
-    def log_models(self, configs, *, data_dir=None):
+    def log_models(self, configs, *, write):
         joined = ray.is_initialized()
         with ray.init(address=os.environ["CLUSTER"], log_to_driver=False, ignore_reinit_error=True):
             deadline = time.monotonic() + 60

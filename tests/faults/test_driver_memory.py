@@ -17,10 +17,11 @@ RAY = ("--device", "cpu", "--tracker", "none")
 
 
 @pytest.mark.faults
+@pytest.mark.timeout(600)
 def test_a_worker_that_ray_kills_for_its_memory_is_retried_then_recorded(tmp_path: Path) -> None:
     run = StudyRun(folder=tmp_path, text=study("gorging", trials=4, epochs=EPOCHS), options=RAY, cpus=1)
     command = run.search(inject=watched_by_ray)
-    assert command.wait() == 0, command.output
+    assert command.wait(400) == 0, command.output
     trials = {trial.key.number: trial for trial in run.trials()}
     states = {number: str(trial.state) for number, trial in trials.items()}
     assert states == {0: "COMPLETE", ALWAYS: "FAIL", ONCE: "COMPLETE", TORCH: "COMPLETE"}

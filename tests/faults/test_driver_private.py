@@ -30,7 +30,7 @@ LISTEN = "0A"
 @pytest.fixture
 def place() -> Iterator[Path]:
     """A folder that everybody may enter, unlike those of pytest."""
-    with tempfile.TemporaryDirectory(prefix="open-", dir="/tmp", ignore_cleanup_errors=True) as name:
+    with tempfile.TemporaryDirectory(prefix="o-", dir="/tmp", ignore_cleanup_errors=True) as name:
         os.chmod(name, 0o755)
         yield Path(name)
 

@@ -60,7 +60,9 @@ def test_a_driver_whose_raylet_is_killed_exits_in_one_line_and_the_same_command_
         killed_at = time.monotonic()
         assert command.wait() == 75, command.output
         seconds = max(seconds, time.monotonic() - killed_at)
-        assert one_line(command).startswith("ablate: the Ray of this study has ended (its raylet is gone)")
+        assert one_line(command).startswith(
+            "ablate: the Ray of this study has ended (its raylet has ended with exit code -9)"
+        )
         assert have_ended(command.children())  # an agent notices a second later that its raylet has
     (run.data / counting.PACE).write_text("0")
     run.finish(fresh=True)
@@ -119,16 +121,16 @@ def test_a_signal_is_obeyed_while_ray_starts(
 
 @pytest.mark.faults
 @pytest.mark.timeout(600)
-def test_a_ray_that_takes_longer_than_thirty_seconds_to_start_is_waited_for(
+def test_a_ray_that_takes_longer_than_thirty_seconds_to_start_is_started_again(
     tmp_path: Path, measured: Callable[[str], None]
 ) -> None:
     run = StudyRun(folder=tmp_path, text=study("slow", trials=1, epochs=1), options=OPTIONS)
     command = run.search(fresh=True)
     raylet = freeze_raylet(command)
     time.sleep(40)
-    os.kill(raylet, signal.SIGCONT)
+    assert raylet not in command.children(), "Ray itself has given it up; another one is started"
     assert command.wait() == 0, command.output
-    measured("own Ray whose raylet takes 40 s longer to start: the study completes")
+    measured("own Ray whose raylet does not start within 40 s: the study completes")
 
 
 @pytest.mark.slow

@@ -60,6 +60,20 @@ def test_the_second_is_refused_and_after_a_takeover_the_first_leaves(
     assert set(epochs) == {1, 2}
 
 
+def test_a_driver_whose_unfinished_file_the_new_one_removed_says_that_it_was_overtaken(
+    tmp_path: Path, reference: Reference
+) -> None:
+    run = StudyRun(folder=tmp_path, text=STUDY, options=LOCAL)
+    first = run.search(inject=killing.within_a_checkpoint)
+    first.until(lambda: stopped(first.pid))
+    third = run.search("--takeover")
+    assert third.wait() == 0, third.output
+    first.signal(signal.SIGCONT)
+    assert first.wait() == 1, first.output
+    assert "another driver took over" in " ".join(first.output.split())
+    reference.compare(run, repeated=2 * STEPS)
+
+
 @pytest.mark.faults
 @pytest.mark.parametrize("options", [LOCAL, MLFLOW], ids=["plain", "mlflow"])
 def test_a_driver_that_was_overtaken_before_its_report_writes_none(

@@ -18,9 +18,9 @@ from ablate.core.objectives import BestReport
 from ablate.core.registry import read_task
 from ablate.core.trainable import load_trainable
 from ablate.core.trial import Report, TrialConfig, TrialKey
+from ablate.functions.code.changes import source_files
 from ablate.functions.function_settings import FunctionSettings
 from ablate.ledger import Ledger
-from ablate.studies.code import source_files
 from ablate.study import parse_study
 from ablate.study.sections import trainable_name
 from support.commands import run

@@ -11,9 +11,9 @@ import polars as pl
 import pytest
 
 from ablate.base.errors import RegistryError, RequestError
+from ablate.functions.code import changes as code
 from ablate.functions.function import Function
 from ablate.ledger import Ledger
-from ablate.studies import code
 from ablate.study import parse_study
 from support.commands import run
 

@@ -10,7 +10,8 @@ import pytest
 from faults.test_driver_examples import LIMIT, example, finish, killed_at_a_report, numbers
 from support.faults.study_runs import LOCAL
 
-NEEDED = {"huggingface": ("transformers", "accelerate"), "xgboost": ("xgboost",), "jax": ("jax",)}
+NEEDED = {"huggingface": ("transformers", "accelerate"), "xgboost": ("xgboost",), "jax": ("jax",),
+          "reinforcement": ("gymnasium",)}  # fmt: skip
 
 
 @pytest.mark.slow

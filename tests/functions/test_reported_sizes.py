@@ -35,7 +35,7 @@ def test_reported_flops_make_a_front(
     monkeypatch.chdir(tmp_path)
     code, out, err = run(capfd, "search", "study.yaml", *LOCAL)
     assert code == 0, err
-    assert "No front yet" not in out
+    assert "There is no answer yet" not in out
     trials = pl.read_parquet(tmp_path / "runs" / "sized" / "trials.parquet")
     for width, *sizes in trials.select("config.width", "params", "params_body", "flops").iter_rows():
         assert sizes == [11 * width, 10 * width, 100 * width]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import sys
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import pytest
 import torch
 from torchvision.models import vit_b_16
 
+from ablate.driver import own_sizes, plan
+from ablate.functions.border import guarded
 from support.commands import run
 
 VIT = """
@@ -183,6 +186,77 @@ def test_an_error_of_the_function_is_a_note_with_its_line(
         in " ".join(out.split())
     )
     assert "architecture" not in out
+
+
+CLOCK = """
+import time
+now = [0.0]
+time.monotonic = lambda: now[0]
+
+def wait(seconds):
+    now[0] += seconds
+
+def train(config, run):
+    wait(config["width"] and 3.0)
+"""
+LOOPS = {
+    "yields": ("    for epoch in run.epochs():\n        wait(2.0)\n        yield {'val_loss': 1.0}\n", 7.0),
+    "reports": ("    run.begin()\n    for _ in 1, 2:\n        wait(2.0)\n        run.report({'val_loss': 1.0})\n", 7.0),
+    "returns": ("    wait(4.5)\n    return {'val_loss': 1.0}\n", 7.5),
+}
+
+
+def timed(
+    code: str, study: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> tuple[float | None, str]:
+    """Return a trial's seconds, and what the plan says, in one line."""
+    planned(code, study, folder, monkeypatch, capfd)
+    found = json.loads(run(capfd, "plan", "study.yaml", "--json")[1])["seconds_per_trial"]
+    return (found or {}).get("data"), " ".join(run(capfd, "plan", "study.yaml")[1].split())
+
+
+@pytest.mark.parametrize("form", LOOPS)
+def test_the_time_of_a_trial_is_that_of_its_first_report(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    loop, seconds = LOOPS[form]
+    study = SEARCH.replace("epochs: 2\n", "" if form == "returns" else "epochs: 2\n")
+    found, said = timed(CLOCK + loop, study, tmp_path, monkeypatch, capfd)
+    assert found == pytest.approx(seconds)
+    assert f"A full trial takes roughly {seconds:.1f} s here, by its first epoch." in said
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("        {}['lost']\n", "data: a trial would fail before its first report: mine.py:4: KeyError: 'lost'"),
+        ("        import time; time.sleep(60)\n", "known after the first one: its first report takes over 0.3 s"),
+        ("        import os; os._exit(3)\n", "a trial would fail before its first report: "),
+    ],
+)
+def test_why_no_time_is_known_is_said(
+    body: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(guarded, "REPORT_SECONDS", 0.3)
+    head = "def train(config, run):\n    config['width']\n    for epoch in run.epochs():\n"
+    code = f"{head}{body}        yield {{'val_loss': 1.0}}\n"
+    found, said = timed(code, SEARCH, tmp_path, monkeypatch, capfd)
+    assert found is None
+    assert says in said
+
+
+def test_sizes_that_take_too_long_are_blank_with_the_reason_and_no_count_is_guessed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(own_sizes, "SIZING_SECONDS", 1.0)
+    monkeypatch.setattr(plan, "LATE", 0.1)
+    code = HEAD + "import time\n" + COUNTED.replace("    layers =", "    time.sleep(0.8)\n    layers =", 1)
+    status, _, err = planned(code, SPACE, tmp_path, monkeypatch, capfd)
+    assert status == 0, err
+    assert "Sizing the architectures …" in err
+    out = run(capfd, "plan", "study.yaml", "--no-time")[1]
+    assert "sizes are blank where 5 s were over" in " ".join(out.split())
+    assert "architectures" not in out
 
 
 def test_what_cannot_be_kept_is_refused_by_the_plan(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ablate.base.errors import RequestError
-from ablate.functions.source import find_code, write_module
+from ablate.functions.code.module import find_code, write_module
 
 
 def train(config: dict[str, float], run: object) -> dict[str, float]:

@@ -14,13 +14,13 @@ from ablate.core.registry import read_task
 from ablate.core.trainable import Member
 from ablate.core.trial import TrialConfig, TrialKey
 from ablate.execution import worker
-from ablate.execution.carried_code import pack, unpack
 from ablate.execution.pack_run import Assignment
 from ablate.functions.border.guarded import end_processes, server_for
-from ablate.functions.code_folder import CodeFolder
+from ablate.functions.code.archive import pack, unpack
+from ablate.functions.code.folder import CodeFolder
+from ablate.functions.code.snapshot import snapshot
+from ablate.functions.code.worktrees import checkout
 from ablate.functions.function_settings import FunctionSettings
-from ablate.functions.versions import snapshot
-from ablate.functions.worktrees import checkout
 from ablate.study.sections import trainable_name
 from support.commands import LOCAL, run
 from support.repositories import commit, git, repository, write

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from ablate.base.errors import RequestError
-from ablate.functions.code_folder import CodeFolder
-from ablate.functions.versions import environment, refuse_guarded, snapshot
-from ablate.functions.worktrees import checkout, remove
+from ablate.functions.code.folder import CodeFolder
+from ablate.functions.code.guard import refuse_guarded
+from ablate.functions.code.snapshot import environment, snapshot
+from ablate.functions.code.worktrees import checkout, remove
 from support.repositories import commit, git, repository, write
 
 FILES = {

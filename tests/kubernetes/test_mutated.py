@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -44,7 +45,17 @@ def test_a_manifest_with_one_fault_is_refused(mutate: Mutation, said: str, crd: 
     assert any(re.search(said, line) for line in refusals(objects)), refusals(objects)
 
 
-def test_an_object_that_kubectl_does_not_take_is_not_rendered() -> None:
-    assert rendered(request(arguments=("--tracker=" + "a" * 90,) * 2_400))
-    with pytest.raises(RequestError, match=r"manifest: RayJob/digits = \d+: `kubectl apply` takes an obj"):
-        rendered(request(arguments=("--tracker=" + "a" * 90,) * 2_600))
+@pytest.mark.parametrize(
+    ("changes", "kind", "size"),
+    [
+        ({"arguments": ("--tracker=" + "a" * 90,) * 2_500}, "RayJob/digits", "2[56]"),
+        ({"study_text": "#" * 249_900}, "ConfigMap/digits-study", "250"),
+        ({"study_text": "#\n" * 84_000}, "ConfigMap/digits-study", "252"),
+        ({"study_text": "#" + "<" * 45_000}, "ConfigMap/digits-study", "270"),
+    ],
+    ids=["arguments", "study", "short-lines", "signs-that-json-escapes"],
+)
+def test_an_object_that_kubectl_does_not_take_is_not_rendered(changes: dict[str, Any], kind: str, size: str) -> None:
+    with pytest.raises(RequestError, match=rf"ablate k8s: {kind}: takes {size}.*at most 250,000 bytes"):
+        rendered(request(**changes))
+    assert rendered(request(study_text="#" * 249_000))

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from ablate.kubernetes.request import ClusterRequest
-from ablate.kubernetes.template import NO_ABLATE, USER, manifest
+from ablate.kubernetes.template import rendered
+from support.manifests import NO_ABLATE, combined
 from support.pods_here import Here, Inside, require_containers
 
 STUDY = """\
@@ -36,25 +37,24 @@ LEDGER, NOWHERE = "sqlite:////runs/ledger.sqlite", "postgresql+psycopg://ada@127
 HEALTH = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:52365/api/healthz', timeout=5).read().decode())"
 
 
-def parts(**changes: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+def parts() -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the RayJob's spec and its head group."""
-    fields: dict[str, Any] = {"name": "in-a-pod", "study_text": STUDY, "image": "r/ablate:1", "gpus": 0}
-    fields |= {"data_claim": None, "runs_claim": "ablate-runs", "arguments": ("--tracker", "none")}
-    spec = manifest(ClusterRequest(**fields | changes))[-1]["spec"]
+    request = ClusterRequest(name="in-a-pod", study_text=STUDY, image="r/ablate:1", arguments=("--tracker", "none"))
+    spec = combined(rendered(request), "runs-claim")[-1]["spec"]
     return spec, spec["rayClusterSpec"]["headGroupSpec"]
 
 
 def here(folder: Path, group: dict[str, Any], container: dict[str, Any], storage: str, **changes: str) -> Here:
     """Return a container of the head, with its claim as a folder that outlives it."""
-    runs = folder / "runs"
-    if not runs.exists():
-        runs.mkdir()
-        os.chown(runs, USER, USER)
+    runs, data, user = folder / "runs", folder / "data", group["template"]["spec"]["securityContext"]["runAsUser"]
+    for each in (runs, data):
+        each.mkdir(exist_ok=True)
+        os.chown(each, user, user)
     folder.chmod(0o755)
     return Here(
         folder=folder / container["name"], pod=group["template"]["spec"], container=container,
         secrets={"ablate": {"storage-url": storage}}, settings={"in-a-pod-study": {"study.yaml": STUDY}},
-        folders={"runs": runs}, changes=changes,
+        folders={"runs": runs, "data": data}, changes=changes,
     )  # fmt: skip
 
 

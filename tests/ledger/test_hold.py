@@ -27,7 +27,6 @@ WRITES: dict[str, Callable[[StudyWriter], Any]] = {
     "repeated report": lambda h: h.report(key(1), report_of(1), Decision.CONTINUE),
     "finish": lambda h: h.finish(key(1), TrialState.COMPLETE),
     "set_mlflow_run": lambda h: h.set_mlflow_run(key(1), "run"),
-    "set_mlflow_parent": lambda h: h.set_mlflow_parent("digits", "run"),
     "note": lambda h: h.note("seen"),
     "renew": lambda h: h.renew(),
 }
@@ -49,7 +48,7 @@ sys.stdin.readline()
 
 def everything(ledger: Ledger) -> dict[str, list[Any]]:
     """Return every row of every table."""
-    names = ("study", "lease", "trial", "report", "note", "mlflow_parent", "schema")
+    names = ("study", "lease", "trial", "report", "note", "schema")
     with raw_connection(ledger) as raw:
         return {name: sorted(map(str, raw.execute(text(f"SELECT * FROM ablate_{name}")))) for name in names}
 
@@ -219,7 +218,7 @@ def test_a_commit_whose_acknowledgement_is_lost_happens_once(
     def said(opened: Ledger) -> tuple[object, ...]:
         found = opened.snapshot(STUDY)
         rows = (found.trials, found.reports, found.events)
-        return *rows, opened.mlflow_parents(STUDY), opened.counts(STUDY)
+        return *rows, opened.counts(STUDY)
 
     def prepared(opened: Ledger) -> StudyWriter:
         writer = take(opened)

@@ -163,13 +163,9 @@ def test_studies_notes_and_mlflow_runs(ledger: Ledger, writer: StudyWriter, cloc
         assert [study.name for study in ledger.studies()] == ["a", STUDY]
     writer.add_trials([new_trial(0)])
     writer.set_mlflow_run(key(0), "run-0")
-    writer.set_mlflow_parent("digits", "parent-0")
-    writer.set_mlflow_parent("mnist", "parent-1")
-    writer.set_mlflow_parent("digits", "parent-2")
     writer.note("seen", "digits", {"front": [0, 2]})
     writer.note("seen again")
     assert ledger.trials(STUDY)[0].mlflow_run_id == "run-0"
-    assert ledger.mlflow_parents(STUDY) == {"digits": "parent-2", "mnist": "parent-1"}
     notes = [(note.kind, note.dataset, note.payload, note.created_at) for note in ledger.events(STUDY)]
     assert notes == [("seen", "digits", {"front": [0, 2]}, clock.now), ("seen again", None, {}, clock.now)]
     assert (ledger.events("a"), ledger.trials("a"), ledger.counts("a"), ledger.study("b")) == ([], [], {}, None)

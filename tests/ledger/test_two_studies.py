@@ -30,9 +30,6 @@ STEPS: list[ReportSummary] = [
     ("b", lambda h, key: h.requeue(key(1), "its node died")),
     ("a", lambda h, key: h.set_mlflow_run(key(0), "run of a")),
     ("b", lambda h, key: h.set_mlflow_run(key(0), "run of b")),
-    ("a", lambda h, key: h.set_mlflow_parent("digits", "parent of a")),
-    ("b", lambda h, key: h.set_mlflow_parent("digits", "parent of b")),
-    ("a", lambda h, key: h.set_mlflow_parent("digits", "another parent of a")),
     ("b", lambda h, key: h.note("seen", "digits", {"confirmed": [1]})),
     ("a", lambda h, key: h.add_trials([new_trial(2, key=key(2))])),
     ("b", lambda h, key: h.finish(key(2), TrialState.FAIL, "no")),
@@ -72,7 +69,6 @@ def told(ledger: Ledger, name: str) -> dict[str, Any]:
         "in order": rows(ledger.reports_since(name, 0)),
         "of one trial": rows(ledger.reports(name, "digits", 0)),
         "notes": rows(ledger.events(name)),
-        "parents": ledger.mlflow_parents(name),
         "counts": ledger.counts(name),
     }
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import optuna
-import pandas as pd
 import polars as pl
 import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
@@ -22,7 +21,7 @@ from sqlalchemy.event import listen
 from ablate.core.objectives import means
 from ablate.core.trial import Decision
 from ablate.results.front.front import front
-from ablate.results.trials.tables import reports_table, trials_table
+from ablate.results.trials.tables import trials_table
 from ablate.studies.optuna_file import _insert, real_distribution, real_value
 from ablate.study.space import Choices, FloatRange
 from support.commands import run
@@ -206,36 +205,6 @@ def test_choices_that_python_takes_for_equal_stay_apart() -> None:
     assert [real_value(spec, value) for value in spec.choices] == ["1", "true", '"1"']
 
 
-@pytest.mark.parametrize("form", ["csv", "parquet"])
-def test_tables_are_read_back_exactly(form: str, tmp_path: Path, capfd: Any) -> None:
-    driver = filled(tmp_path)
-    _, config = next_config(driver), next_config(driver)
-    awkward = (0.1 + 0.2, 5e-324, 1 / 3, -1.7976931348623157e308, 2**-1074 * 3, math.pi)
-    report = report_at(config, 1, **{f"val_x{n}": value for n, value in enumerate(awkward)})
-    driver.search.report(config.key, report)
-    command = ["export", form, "looked", str(tmp_path / "out"), "--runs-dir", str(driver.runs)]
-    code, out, err = run(capfd, *command)
-    assert code == 0, err
-    files = [tmp_path / "out" / f"{name}.{form}" for name in ("trials", "reports")]
-    assert [line.removeprefix("Written: ") for line in out.splitlines()] == [str(file) for file in files]
-    snapshot = driver.ledger.snapshot("looked")
-    for file, table in zip(files, (trials_table(snapshot), reports_table(snapshot)), strict=True):
-        frame = pd.read_csv(file, float_precision="round_trip") if form == "csv" else pd.read_parquet(file)
-        table = table if form == "parquet" else table.drop("samples", strict=False)  # a list has no place in a cell
-        assert list(frame.columns) == table.columns
-        for name in table.columns:
-            for found, expected in zip(frame[name].tolist(), table[name].to_list(), strict=True):
-                assert found == expected or (pd.isna(found) and (expected is None or math.isnan(expected))), name
-    assert trials_table(snapshot)["val_x1"].drop_nulls().to_list() == [5e-324]
-    assert run(capfd, *command)[0] == 0
-    files[1].write_text("mine")
-    before = files[0].read_bytes()
-    driver.search.report(config.key, report_at(config, 2))
-    code, _, err = run(capfd, *command)
-    assert (code, files[1].read_text(), files[0].read_bytes()) == (2, "mine", before)
-    assert f"reports.{form}: there is a file that is no table of study 'looked'" in " ".join(err.split())
-
-
 @pytest.mark.parametrize("place", ["sqlite:///", "sqlite:///one.db"])
 def test_an_export_to_a_url_is_refused(place: str, tmp_path: Path, capfd: Any, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
@@ -248,7 +217,7 @@ def test_an_export_to_a_url_is_refused(place: str, tmp_path: Path, capfd: Any, m
 
 def test_an_unknown_study_is_one_line_and_nothing_is_written(tmp_path: Path, capfd: Any) -> None:
     driver = filled(tmp_path)
-    code, _, err = run(capfd, "export", "csv", "loked", str(tmp_path / "out"), "--runs-dir", str(driver.runs))
+    code, _, err = run(capfd, "export", "optuna", "loked", str(tmp_path / "out"), "--runs-dir", str(driver.runs))
     assert code == 2
     assert "Did you mean 'looked'" in err
     assert not (tmp_path / "out").exists()

@@ -104,7 +104,7 @@ def test_the_page_of_a_study_is_its_report_and_follows_the_ledger(get: Ask, driv
     assert until(lambda: (shown := page()).rows == written() and "They are being computed" not in shown.text)
     report = driver.runs / "looked" / "report"
     for name in sorted({link for link in page().links if link and "/" not in link and re.search(r"\.\w+$", link)}):
-        assert get(place + name)[2] == (report / name).read_text() if not name.endswith("png") else True, name
+        assert get(place + name)[2] == (report / name).read_text() if not name.endswith("pdf") else True, name
     assert "trials/digits/0" in page().links
     state, tag = json.loads(get(f"{place}state")[2]), get(place)[1]["ETag"]
     status, _, text = get(place, **{"If-None-Match": tag})

@@ -14,7 +14,6 @@ from scipy import stats
 from ablate.base.randomness import stream
 from ablate.core.trial import Report, TrialConfig
 from ablate.ledger import Ledger, Snapshot
-from ablate.results.front.picking import Bound, keeping_probabilities
 from support.commands import run
 from support.searches import accuracy, report_at
 from support.status_driver import Driver
@@ -95,52 +94,42 @@ def test_the_cheapest_network_above_a_bound_and_the_best_below_one(
     assert json.loads(out)[0]["trial"] == max((means[n], n) for n, (_, p) in known.items() if p <= most)[1]
 
 
-def test_the_probabilities_of_one_network_alone_are_those_of_the_t_distribution() -> None:
-    """A new value is distributed as mean + t(n-1) sd √(1 + 1/n), the mean of many as mean + t(n-1) sd / √n."""
-    values = np.array([[0.970, 0.975, 0.981, 0.968]])
-    for op, sign in ((">=", 1), ("<=", -1)):
-        bound = Bound(metric="test_accuracy", op=op, bound=0.97, asked="val_accuracy")
-        found = keeping_probabilities(values, np.ones((1, 1)), bound, np.random.default_rng(0))
-        gap = sign * (values.mean() - 0.97) / values.std(ddof=1)
-        expected = stats.t.cdf(gap / np.sqrt(1.25), 3), stats.t.cdf(gap * 2, 3)
-        assert found == pytest.approx(expected, abs=0.03)  # 2,000 draws
-    bound = Bound(metric="test_accuracy", op=">=", bound=0.97, asked="val_accuracy")
-    draws = np.random.default_rng(0)
-    assert keeping_probabilities(np.array([[0.98]]), np.ones((1, 1)), bound, draws) is None
-    assert keeping_probabilities(np.array([[0.98] * 3]), np.ones((1, 1)), bound, draws) == (1.0, 1.0)
-    assert keeping_probabilities(np.array([[0.96] * 3]), np.ones((1, 1)), bound, draws) == (0.0, 0.0)
-
-
-def test_the_probabilities_allow_for_a_pick_among_twenty_networks() -> None:
-    """300 studies of networks that scatter less than their seeds; the cheapest mean that keeps the bound is picked."""
-    rng, said, alone, kept = np.random.default_rng(3), [], [], []
-    costs = np.arange(20.0)[:, None]
-    for _ in range(300):
-        true = 0.9 + 0.005 * rng.standard_normal(20)
-        values = true[:, None] + 0.02 * rng.standard_normal((20, 3))
-        bound = Bound(metric="test_accuracy", op=">=", bound=0.905, asked="test_accuracy")
-        place = int((values.mean(axis=1) >= bound.bound).argmax())
-        order = [place, *(i for i in range(20) if i != place)]
-        found = keeping_probabilities(values[order], costs[order], bound, rng)
-        assert found is not None
-        said.append(found)
-        alone.append(stats.t.cdf((values[place].mean() - 0.905) / stats.sem(values[place]), 2))
-        kept.append((true[place] + 0.02 * rng.standard_normal() >= 0.905, true[place] >= 0.905))
-    assert np.mean(said, axis=0) == pytest.approx(np.mean(kept, axis=0), abs=0.07)
-    assert np.mean(alone) > np.mean(kept, axis=0)[1] + 0.3  # t over the seeds of the picked network
-
-
-def test_the_words_say_the_split_the_seeds_and_both_probabilities(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_words_say_the_split_and_the_seeds(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     driver, snapshot = filled(tmp_path)
     code, out, _ = run(capfd, "pick", "looked", "--min", "val_accuracy=0.1", "--runs-dir", str(driver.runs))
     assert code == 0
     assert "The bound on val_accuracy is read on test_accuracy, as the front is." in out
-    assert out.count("a fresh training keeps it with probability") == 2  # two data sets
     assert "on 4 seeds; test split" in out
     assert "learning_rate: " in out
     assert len(snapshot.trials) > 24
+
+
+def test_the_curve_tells_the_accuracy_at_a_size_and_the_size_for_an_accuracy(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    driver, snapshot = filled(tmp_path)
+    place = ["--runs-dir", str(driver.runs)]
+    known = networks(snapshot, "digits")
+    size = sorted(params for _, params in known.values())[len(known) // 2]
+
+    def read(at: str) -> dict[str, Any]:
+        code, out, _ = run(capfd, "pick", "looked", "--at", at, "--dataset", "digits", "--json", *place)
+        assert code == 0
+        (found,) = json.loads(out)
+        assert found["networks"] == len(known)
+        return dict(found)
+
+    at_size = read(f"params={size}")
+    near = [np.mean(values) for values, params in known.values() if params == size]
+    assert at_size["metric"] == "test_accuracy"
+    assert at_size["low"] < at_size["estimate"] < at_size["high"]
+    assert at_size["low"] < near[0] < at_size["high"]
+    back = read(f"val_accuracy={at_size['estimate']}")  # the medians of both questions are inverse to each other
+    assert (back["metric"], back["estimate"]) == ("params", pytest.approx(size, rel=0.01))
+    code, out, err = run(capfd, "pick", "looked", "--at", f"params={size}", *place)
+    assert f"digits: a network with {size:,} parameters has {100 * at_size['estimate']:.1f}% test accuracy (" in out
+    code, _, err = run(capfd, "pick", "looked", "--at", "params=1e9", *place)
+    assert (code, err.count("1,000,000,000 is beyond the curve, which says something about ")) == (1, 2)
 
 
 def test_several_objectives_without_a_bound_show_the_front_and_what_to_type(
@@ -149,7 +138,7 @@ def test_several_objectives_without_a_bound_show_the_front_and_what_to_type(
     driver, _ = filled(tmp_path)
     code, out, _ = run(capfd, "pick", "looked", "--runs-dir", str(driver.runs))
     assert code == 0
-    assert "Front of digits" in out
+    assert "digits: Best: " in out
     assert out.splitlines()[-1] == (
         "To pick one, say what the network must keep: --min val_accuracy=NUMBER or --max params=NUMBER"
     )
@@ -184,10 +173,9 @@ def test_search_results_are_marked(tmp_path: Path, capfd: pytest.CaptureFixture[
     place = ["--runs-dir", str(driver.runs), "--dataset", "more"]
     _, out, _ = run(capfd, "pick", "looked", "--min", "val_accuracy=0.01", *place)
     assert "Unconfirmed: it was searched by these numbers" in out
-    assert "one seed does not tell how surely" in out
     _, out, _ = run(capfd, "pick", "looked", "--min", "val_accuracy=0.01", "--json", *place)
     (found,) = json.loads(out)
-    assert (found["stage"], found["confirmed"], found["bounds"][0]["fresh_training"]) == ("search", False, None)
+    assert (found["stage"], found["confirmed"]) == ("search", False)
 
 
 def test_no_network_names_the_nearest_miss(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -211,8 +199,16 @@ def test_no_network_names_the_nearest_miss(tmp_path: Path, capfd: pytest.Capture
         (["--json"], "say what the network must keep: --min val_accuracy=NUMBER or --max params=NUMBER"),
         (["--write", "a.json"], "say what the network must keep: --min val_accuracy=NUMBER"),
         (["--max", "params=9999", "--dataset", "more", "--write", "a.txt"], "a file of settings ends with .json or"),
-        (["--min", "val_accuracy"], "--min val_accuracy: a bound reads METRIC=NUMBER"),
-        (["--max", "params=nan"], "--max params=nan: a bound reads METRIC=NUMBER"),
+        (["--min", "val_accuracy"], "--min val_accuracy: it reads METRIC=NUMBER"),
+        (["--max", "params=nan"], "--max params=nan: it reads METRIC=NUMBER"),
+        (
+            ["--at", "width=3"],
+            "--at width: the curve is of val_accuracy against params. Known: params, val_accuracy.",
+        ),
+        (["--at", "val_accuracy=93"], "--at val_accuracy=93: a share is from 0 to 1, such as val_accuracy=0.93"),
+        (["--at", "params"], "--at params: it reads METRIC=NUMBER"),
+        (["--at", "params=9", "--max", "params=3"], "--at reads the curve and picks no network: leave out --max"),
+        (["--at", "params=9", "--dataset", "digit"], "has no data set 'digit'. Did you mean 'digits'?"),
         (["--min", "val_acuracy=0.9"], "no trial reports 'val_acuracy'. Did you mean 'val_accuracy'?"),
         (["--max", "params=9999", "--dataset", "digit"], "has no data set 'digit'. Did you mean 'digits'?"),
         (["--max", "params=9999", "--write", "a.yaml"], "--write: it is of one network. Type --dataset: digits, more"),

@@ -109,3 +109,54 @@ def test_a_setting_that_is_written_is_read_as_what_it_was() -> None:
     assert typed_settings(words) == values
     with pytest.raises(RequestError, match=r"^a\.b is given twice: leave one of them out$"):
         typed_settings([*words, "a.b=true"])
+
+
+OWN = """\
+study: s
+trainable: mine:train
+config: {lr: {float: [0.1, 1.0]}, width: 8}
+objectives: [{metric: val_loss, direction: minimize}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "edited"),
+    [
+        (["lr=0.5"], OWN.replace("{float: [0.1, 1.0]}", "0.5")),
+        (["config.lr=0.5", "width=16"], OWN.replace("{float: [0.1, 1.0]}, width: 8", "0.5, width: 16")),
+        (["study=other", "seed=3"], OWN.replace("study: s", "study: other\nseed: 3")),
+        (["budget.trials=7"], OWN + "budget: {trials: 7}\n"),
+        (["epochs=4"], OWN + "epochs: 4\n"),
+        (["width={choices: [8, 16]}"], OWN.replace("width: 8", "width: {choices: [8, 16]}")),
+        (["config.new=yes"], OWN.replace("width: 8", "width: 8, new: 'yes'")),
+    ],
+)  # fmt: skip
+def test_a_value_that_is_set_is_one_that_was_typed_into_the_file(words: list[str], edited: str, tmp_path: Path) -> None:
+    file = tmp_path / "f.yaml"
+    file.write_text(OWN)
+    study, kept = read_study(file, changes=typed_settings(words))
+    assert study == parse_study(edited)
+    assert parse_study(kept, known_good=True).fingerprint() == study.fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("lrr=1", "--set lrr: there is no such setting. Did you mean 'lr'?"),
+        ("width={choices: [8", "--set width"),
+        ("study.x=1", "--set study.x: study has no settings of its own: it is 's'"),
+        ("epochs=many", "f.yaml with --set: epochs = 'many': Input should be a valid integer"),
+        ("modl.width=3", "f.yaml with --set: modl: this key is not known"),
+    ],
+)
+def test_what_cannot_be_set_is_named(word: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "f.yaml").write_text(OWN)
+    with pytest.raises(StudyFileError) as error:
+        load_study(tmp_path / "f.yaml", changes=typed_settings([word]))
+    assert says in str(error.value)
+
+
+def test_a_value_that_is_set_twice_under_two_names_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "f.yaml").write_text(OWN)
+    with pytest.raises(StudyFileError, match=r"--set config.lr: config.lr is given twice"):
+        load_study(tmp_path / "f.yaml", changes=typed_settings(["lr=1", "config.lr=2"]))

@@ -14,11 +14,8 @@ from typing import Any
 Plain = dict[str, Any]
 KINDS = {  # group/version: {plural: (kind, namespaced)}
     "v1": {
-        "namespaces": ("Namespace", False), "nodes": ("Node", False), "secrets": ("Secret", True),
-        "configmaps": ("ConfigMap", True), "serviceaccounts": ("ServiceAccount", True),
-        "persistentvolumeclaims": ("PersistentVolumeClaim", True), "resourcequotas": ("ResourceQuota", True),
+        "namespaces": ("Namespace", False), "secrets": ("Secret", True), "configmaps": ("ConfigMap", True),
     },
-    "storage.k8s.io/v1": {"storageclasses": ("StorageClass", False)},
     "policy/v1": {"poddisruptionbudgets": ("PodDisruptionBudget", True)},
     "ray.io/v1": {"rayjobs": ("RayJob", True)},
 }  # fmt: skip

@@ -50,6 +50,14 @@ def _built(folder: str) -> list[Plain]:
     return list(yaml.safe_load_all(done.stdout))
 
 
+def number(quantity: str) -> float:
+    """Return a quantity of Kubernetes, such as 500m or 32Gi, as a number."""
+    for suffix, factor in {"m": 1e-3, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}.items():
+        if quantity.endswith(suffix):
+            return float(quantity.removesuffix(suffix)) * factor
+    return float(quantity)
+
+
 def one(objects: Sequence[Plain], kind: str, name: str) -> Plain:
     """Return the object of that kind and name."""
     (found,) = [each for each in objects if each["kind"] == kind and each["metadata"]["name"] == name]

@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 
 from ablate.base.redaction import has_password
-from ablate.kubernetes.template import METRICS_PORT
 from support.cluster_schemas import core_refusals
 from support.deployed import FOREIGN, WORKLOADS, End, Plain, connects, containers, pod
+from support.manifests import METRICS_PORT
 from support.pod_security import pod_faults
 
 CLUSTER_WIDE = ("Namespace", "PriorityClass", "ResourceFlavor", "ClusterQueue", "WorkloadPriorityClass")

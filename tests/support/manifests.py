@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
 from typing import Any
 
+import pytest
+import yaml
+
 from ablate.kubernetes.request import ClusterRequest
+from ablate.kubernetes.template import manifest
 from ablate.study import read_study
 from support.cluster_schemas import Plain
 from support.paths import REPOSITORY
@@ -38,22 +47,41 @@ def request(**changes: Any) -> ClusterRequest:
 
 REQUESTS = {
     "no-gpu": request(),
-    "no-gpu-three-nodes": request(nodes=3, cpus="1.5", memory="8Gi"),
+    "no-gpu-three-nodes": request(nodes=3, cpus=2, memory="8Gi"),
     "one-gpu": request(gpus=1, gpus_per_trial=0.25),
     "eight-gpus-on-eight-nodes": request(gpus=8),
     "eight-gpus-on-one-node": request(gpus=8, gpus_per_node=8, gpus_per_trial=2.0),
-    "spot": request(gpus=2, spot="cloud.google.com/gke-spot=true"),
-    "queue": request(gpus=2, queue="ablate"),
-    "no-data-claim": request(data_claim=None),
-    "runs-claim": request(runs_claim="ablate-runs"),
-    "no-retry": request(retries=0),
     "digest": request(image=f"ghcr.io/org/ablate@sha256:{'0' * 64}"),
     "registry-with-a-port": request(image="registry:5000/a/b_c/ablate:v1"),
     "compare": request(name="fashion-mnist", study_text=COMPARE, command="compare"),
     "further-options": request(arguments=("--tracker", "none", "--cpus-per-trial=2", "--deterministic")),
     "longest-name": request(name="a" * 47),
-    "a-name-that-yaml-takes-for-true": request(name="y", namespace="on", secret="1e3", queue="null"),
+    "a-name-that-yaml-takes-for-true": request(name="y", namespace="1e3"),
 }
+
+
+PLACES = {"ABLATE_STORE", "MLFLOW_TRACKING_URI", "AWS_ENDPOINT_URL_S3", "AWS_REGION"}  # keys of the ConfigMap
+BUCKET_SECRETS = {"AWS_ACCESS_KEY_ID": "aws-access-key-id", "AWS_SECRET_ACCESS_KEY": "aws-secret-access-key"}
+DRIVER_SECRETS = BUCKET_SECRETS | {
+    "ABLATE_STORAGE": "storage-url", "MLFLOW_TRACKING_USERNAME": "mlflow-username",
+    "MLFLOW_TRACKING_PASSWORD": "mlflow-password",
+}  # fmt: skip
+METRICS_PORT = 9464
+NO_ABLATE = "ablate: this image has no ablate. Build it from deploy/Dockerfile and name it with --image."
+
+
+def combined(text: str, *components: str) -> list[Plain]:
+    """Return the objects of a rendered study with components of deploy/, as `kubectl kustomize` makes them."""
+    if shutil.which("kubectl") is None:
+        pytest.skip("kubectl is not installed")
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "study.yaml").write_text(text)
+        places = [os.path.relpath(REPOSITORY / "deploy/components" / name, folder) for name in components]
+        (Path(folder) / "kustomization.yaml").write_text(yaml.dump({"resources": ["study.yaml"], "components": places}))
+        done = subprocess.run(["kubectl", "kustomize", folder], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    found = {each["kind"]: each for each in yaml.safe_load_all(done.stdout)}
+    return [found[kind] for kind in ("ConfigMap", "PodDisruptionBudget", "RayJob")]
 
 
 def job(objects: list[Plain]) -> Plain:
@@ -80,3 +108,9 @@ def container(group: Plain) -> Plain:
     (found,) = group["template"]["spec"]["containers"]
     one: Plain = found
     return one
+
+
+def hook() -> str:
+    """Return what the shell of the head's preStop hook runs."""
+    text: str = container(head(manifest(request())))["lifecycle"]["preStop"]["exec"]["command"][-1]
+    return text

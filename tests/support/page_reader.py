@@ -59,7 +59,7 @@ def draw_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frame, "bundle", lambda: "")
     monkeypatch.setattr(Figure, "inline", "")
 
-    for name in ("png", "svg"):
+    for name in ("pdf", "svg"):
         monkeypatch.setattr(frame, name, lambda figure: "")
 
 

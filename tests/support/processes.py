@@ -6,6 +6,7 @@ import ctypes
 import re
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -39,7 +40,10 @@ def marked(mark: str) -> dict[int, str]:
 
 def signal_other_thread(pid: int, number: int) -> None:
     """Send a signal to a thread of a process that does not block it and is not its main one."""
-    others = [place for place in Path(f"/proc/{pid}/task").iterdir() if int(place.name) != pid]
-    blocked = {p.name: int(re.findall(r"SigBlk:\s*(\w+)", (p / "status").read_text())[0], 16) for p in others}
+    blocked = {}
+    for place in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(FileNotFoundError):  # a thread that has just ended
+            blocked[place.name] = int(re.findall(r"SigBlk:\s*(\w+)", (place / "status").read_text())[0], 16)
+    del blocked[str(pid)]
     thread = min(int(name) for name, mask in blocked.items() if not mask >> (number - 1) & 1)
     assert ctypes.CDLL(None).tgkill(pid, thread, number) == 0

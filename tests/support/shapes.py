@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from ablate.ledger import ReportRecord, TrialRecord
-from support.changed_lines import count
 from support.faults import killing
 from support.faults.study_runs import LOCAL, StudyRun
 from support.paths import TESTS
@@ -46,17 +45,6 @@ class Shape:
     def text(self) -> str:
         """The study file."""
         return (self.folder / f"{self.file}.yaml").read_text()
-
-    def python_lines(self) -> int:
-        """Return how many lines of the script are new or changed in what the study runs; blank ones do not count."""
-        if "plain.py" in self.text:
-            return 0
-        before, after = ((self.folder / f"{part}.py").read_text().splitlines() for part in ("plain", "mine"))
-        return count([*filter(str.strip, before)], [*filter(str.strip, after)]).written
-
-    def yaml_lines(self) -> int:
-        """Return the lines of the study file that are neither blank nor a comment."""
-        return sum(bool(line.strip()) and not line.lstrip().startswith("#") for line in self.text.splitlines())
 
     def copied(self, folder: Path) -> StudyRun:
         """Return the study in a copy of its folder; skip the test if a package is missing."""

@@ -15,9 +15,9 @@ from ablate.engine.models.model_config import ModelConfig
 from ablate.engine.training.train_config import TrainConfig
 from ablate.ledger import Ledger, NewTrial, StudyWriter
 from ablate.study import Study
-from ablate.tracking.address import default_uri
+from ablate.tracking import build_trackers
 from ablate.tracking.contents import RANK
-from ablate.tracking.mlflow_tracker import MlflowTracker
+from ablate.tracking.tracker import Several
 from support.entries import entry
 from support.ledgers import SHAPE, SIZE, Clock
 from support.trials import family_trial
@@ -26,7 +26,7 @@ mlflow = pytest.importorskip("mlflow")
 NAN = math.nan
 WRITES = (
     "create_experiment", "create_run", "log_batch", "set_terminated", "update_run", "delete_run", "log_artifact",
-    "log_artifacts",
+    "log_artifacts", "log_text",
 )  # fmt: skip
 
 
@@ -54,26 +54,23 @@ def world(runs: Path, tmp_path: Path) -> Iterator[World]:
 class World:
     """One study, its ledger, the trackers that come and go, and MLflow read back through its own client."""
 
-    def __init__(self, runs: Path, ledger: Ledger, name: str | None = None) -> None:
+    def __init__(self, runs: Path, ledger: Ledger, name: str | None = None, *, takeover: bool = False) -> None:
         self.name = name or f"s{uuid4().hex[:10]}"
         self.runs, self.ledger = runs, ledger
         tasks = {label: {"task": "digits", "patch": 2} for label in ("one", "two")}
         self.study = Study.model_validate({"study": self.name, "datasets": tasks, "seed": 3})
-        self.writer = self.take()
-        self.clock = Clock(0.0)
+        self.writer = self.take(takeover=takeover)
 
     def take(self, **changes: Any) -> StudyWriter:
         """Take the study's hold."""
         values: dict[str, Any] = {"file_text": "x", "fingerprint": "f", "seed": 3, "holder": "ada"}
         return self.ledger.acquire(self.name, **(values | changes))
 
-    def tracker(
-        self, writer: StudyWriter | None = None, uri: str | None = None, store: Path | None = None
-    ) -> MlflowTracker:
+    def tracker(self, writer: StudyWriter | None = None, uri: str | None = None, name: str = "mlflow") -> Several:
         """Return a tracker as a new process would make it."""
-        return MlflowTracker(
-            uri=uri or default_uri(self.runs), study=self.study, ledger=self.ledger, writer=writer or self.writer,
-            home=self.runs / self.name, store=store, clock=self.clock,
+        return build_trackers(
+            [name], uri=uri, study=self.study, ledger=self.ledger, writer=writer or self.writer,
+            home=self.runs / self.name,
         )  # fmt: skip
 
     def key(self, number: int, dataset: str = "one") -> TrialKey:
@@ -146,15 +143,17 @@ class World:
         return found
 
     def snapshot(self) -> dict[Any, Any]:
-        """Return all that MLflow holds of the study, apart from the runs' random ids and the ledger's revision."""
+        """Return all that MLflow holds of the study, apart from the runs' random ids."""
         names = {run.info.run_id: run.info.run_name for run in self.mlflow_runs()}
         shown: dict[Any, Any] = {}
         for run in self.mlflow_runs():
-            tags = {k: names.get(v, v) for k, v in run.data.tags.items() if k != "ablate.revision"}
+            tags = {k: names.get(v, v) for k, v in run.data.tags.items()}
             history = {k: (str(value), when) for k, (value, when) in self.history(run).items()}
             ranks = sorted(k for k in history if k[0] == RANK)  # how often they were shown depends on when
             history = {k: v for k, v in history.items() if k not in ranks[:-1]}
             info = (run.info.status, run.info.start_time, run.info.end_time)
+            files = [file.path for file in self.client().list_artifacts(run.info.run_id)]
+            files += [file.path for name in files for file in self.client().list_artifacts(run.info.run_id, name)]
             assert run.info.run_name not in shown
-            shown[run.info.run_name] = (info, tags, run.data.params, history)
+            shown[run.info.run_name] = (info, tags, run.data.params, history, sorted(set(files)))
         return shown

@@ -16,7 +16,7 @@ from uuid import uuid4
 
 import pytest
 
-from ablate.base.errors import RegistryError, RequestError
+from ablate.base.errors import RegistryError
 from ablate.core.trial import Report, TrialConfig, TrialState
 from ablate.engine.models.model_config import ModelConfig
 from ablate.engine.training.family import family
@@ -43,7 +43,6 @@ def test_runs_equal_the_ledger(world: World) -> None:
     parents = {run.data.tags["ablate.dataset"]: run for run in studies}
     assert len(studies) == 2
     assert len(world.mlflow_runs()) == 7
-    assert world.ledger.mlflow_parents(world.name) == {name: run.info.run_id for name, run in parents.items()}
     for trial in trials:
         run = runs[trial.key.dataset, trial.key.number]
         tags, params = run.data.tags, run.data.params
@@ -83,7 +82,7 @@ def test_runs_equal_the_ledger(world: World) -> None:
 
 @pytest.mark.services
 def test_repeating_changes_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sync twice, from a fresh tracker, and from one that must find the runs by their tags."""
+    """Sync twice, from a fresh tracker, and from one whose ledger names no run."""
     world.plant()
     first = world.tracker()
     first.sync()
@@ -92,7 +91,6 @@ def test_repeating_changes_nothing(world: World, monkeypatch: pytest.MonkeyPatch
     world.tracker().sync()
     assert world.snapshot() == before
     forgotten = world.tracker()
-    monkeypatch.setattr(world.ledger, "mlflow_parents", lambda _: {})
     monkeypatch.setattr(world.ledger, "trials", without_ids(world.ledger.trials))
     forgotten.sync()
     assert world.snapshot() == before
@@ -185,7 +183,6 @@ def test_a_run_that_the_user_deleted_stays_deleted(world: World) -> None:
     world.client().delete_run(world.trial_runs()["two", 0].info.run_id)
     world.report(world.key(0, "two"), 2, 0.2)
     for again in (tracker, tracker, world.tracker()):
-        world.clock.now += 100.0
         again.sync()
     assert len(world.trial_runs()) == 4
     world.report(world.key(0, "two"), 3, 0.1, state=TrialState.COMPLETE)
@@ -235,6 +232,53 @@ def test_names_and_values_that_mlflow_would_refuse_are_made_to_fit(world: World)
     assert run.info.status == "FINISHED"
 
 
+def test_more_points_and_settings_than_one_request_takes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = world.add(0, replicates=1, parameters={f"setting{n}": n for n in range(250)})
+    for epoch in range(1, 501):
+        world.report(key, epoch, 1 / epoch, state=TrialState.COMPLETE if epoch == 500 else None)
+    sent: list[bool] = []
+    real = mlflow.MlflowClient.log_batch
+
+    def noted(self: Any, run_id: str, **what: Any) -> None:
+        sent.append(any(tag.key == "ablate.state" for tag in what.get("tags", ())))
+        real(self, run_id, **what)
+
+    monkeypatch.setattr(mlflow.MlflowClient, "log_batch", noted)
+    world.tracker().sync()
+    assert sent[:2] == [False, True], "the state is written after all points and settings"
+    run = world.trial_runs()["one", 0]
+    assert {f"setting{n}" for n in range(250)} <= set(run.data.params)
+    assert {s: v for (m, s), (v, _) in world.history(run).items() if m == "val_loss"} == {
+        epoch: 1 / epoch for epoch in range(1, 501)
+    }
+
+
+def test_what_a_user_changed_stays_and_a_running_trial_sends_new_points_alone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.plant()
+    world.tracker().sync()
+    client, run_id = world.client(), world.trial_runs()["one", 0].info.run_id
+    client.set_tag(run_id, "mlflow.note.content", "my own words")
+    client.update_run(run_id, name="mine")
+    tracker = world.tracker()
+    tracker.sync()
+    sent: list[list[int]] = []
+    real = mlflow.MlflowClient.log_batch
+    monkeypatch.setattr(
+        mlflow.MlflowClient,
+        "log_batch",
+        lambda self, run_id, **what: (sent.append([m.step for m in what["metrics"]]), real(self, run_id, **what)),
+    )
+    for epoch in (2, 3):
+        world.report(world.key(0, "two"), epoch, 0.3)
+        tracker.sync()
+    assert [set(steps) for steps in sent if steps] == [{2}, {3}]
+    tracker.close()
+    run = client.get_run(run_id)
+    assert (run.data.tags["mlflow.note.content"], run.info.run_name) == ("my own words", "mine")
+
+
 def test_only_settings_that_apply_are_parameters(world: World) -> None:
     plain = TrainConfig(optimizer="sgd", schedule=Schedule(name="constant"))
     world.add(0, model=ModelConfig(), train=plain, parameters={"model.depth": 6})
@@ -255,11 +299,14 @@ def test_report_and_tables_are_artifacts_of_every_parent(world: World, tmp_path:
     (tmp_path / "report").mkdir()
     (tmp_path / "report" / "index.html").write_text("<p>front</p>")
     (tmp_path / "trials.parquet").write_bytes(b"PAR1")
-    tracker = world.tracker()
     for text in ("old", "<p>front</p>"):
         (tmp_path / "report" / "index.html").write_text(text)
+        tracker = world.tracker()
         tracker.log_artifacts([tmp_path / "report", tmp_path / "trials.parquet"])
-    for run_id in world.ledger.mlflow_parents(world.name).values():
+        assert tracker.close() == []
+    parents = [run.info.run_id for run in world.mlflow_runs() if run.data.tags["ablate.kind"] == "study"]
+    assert len(parents) == 2
+    for run_id in parents:
         assert {file.path for file in world.client().list_artifacts(run_id)} == {"report", "trials.parquet"}
         place = Path(world.client().download_artifacts(run_id, "report/index.html"))
         assert place.read_text() == "<p>front</p>"
@@ -290,9 +337,7 @@ def test_trackers_are_found_by_name(world: World) -> None:
     nothing.sync()
     nothing.close()
     [known] = build_trackers(["mlflow"], **same_for_all).trackers
-    assert known.uri == f"sqlite:///{world.runs.resolve()}/mlflow.db"  # type: ignore[attr-defined]
-    with pytest.raises(RequestError, match="MLflow's store of files file:///x cannot be written safely"):
-        build_trackers(["mlflow"], **{**same_for_all, "uri": "file:///x"})
+    assert known.label == f"MLflow sqlite:///{world.runs.resolve()}/mlflow.db"
     with pytest.raises(RegistryError, match=r"tracker 'mlfow' is not known\. Did you mean 'mlflow'"):
         build_trackers(["mlfow"], **same_for_all)
 
@@ -339,5 +384,3 @@ def test_ranks_follow_the_order_of_trials_and_are_shown_again_when_others_have_e
         seen.append([int(found["one", n].data.metrics["ablate.rank"]) for n in range(number + 1)])
     assert seen == [[1], [1, 2], [2, 3, 1], [3, 4, 2, 1]]
     tracker.close()
-    tags = [run.data.tags for run in world.mlflow_runs() if run.data.tags["ablate.kind"] == "study"]
-    assert [each["ablate.ranked"].split("/")[0] for each in tags] == ["4"]

@@ -23,7 +23,7 @@ from ablate.studies.live import listening, mlflow_beside
 from ablate.studies.locations import Locations
 from ablate.study import Study
 from ablate.tracking import ui as ui_module
-from ablate.tracking.address import artifact_root, default_uri
+from ablate.tracking.address import default_uri
 from ablate.tracking.contents import Point
 from ablate.tracking.store import open_store
 from ablate.tracking.ui import UiCommand, study_pages
@@ -46,15 +46,15 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     for name in ("shop", "older"):
         uri = default_uri(folder)
-        store = open_store(uri, experiment=name, artifact_root=artifact_root(uri, folder))
+        store = open_store(uri, experiment=name, study_id="x", named=(), folder=folder)
         if name == "shop":
             study = {"study": name, "datasets": {"digits": {}}, "model": {"width": {"choices": [8, 16]}}}
             store.describe(experiment_tags(Study.model_validate(study)))
             parent = store.create(name="the parent", start=1, tags={"ablate.kind": "study"})
             nested = {"ablate.kind": "trial", "mlflow.parentRunId": parent.run_id}
             trial = store.create(name="the trial", start=1, tags=nested)
-            store.log(trial.run_id, points=[Point(key="val_accuracy", value=0.625, timestamp=1, step=1)])
-            store.log(trial.run_id, parameters={"model.width": "24"})
+            points = [Point(key="val_accuracy", value=0.625, timestamp=1, step=1)]
+            store.put(trial, points=points, parameters={"model.width": "24"})
     return folder
 
 

@@ -21,16 +21,8 @@ pytest.importorskip("wandb")
 from wandb.proto import wandb_internal_pb2
 
 from ablate.tracking import wandb_tracker
-from ablate.tracking.wandb_tracker import WandbTracker
 
 BLOCK, HEAD = 2**15, 7  # of LevelDB's log, after a head of the file
-
-
-def tracker_of(world: World) -> WandbTracker:
-    """Return a tracker as a new process would make it."""
-    return WandbTracker(
-        study=world.study, ledger=world.ledger, writer=world.writer, home=world.runs / world.name, clock=world.clock
-    )
 
 
 def records(file: Path) -> Iterator[Any]:
@@ -83,7 +75,7 @@ def runs_of(world: World) -> dict[str, dict[str, Any]]:
 def test_runs_equal_the_ledger(world: World) -> None:
     """A second reading of the ledger, in the test's own words."""
     world.plant()
-    assert tracker_of(world).close() == ()
+    assert world.tracker(name="wandb").close() == []
     found = runs_of(world)
     names = {0: "one 0000 · full model · width 60 · taste sour", 1: "one 0001 · width 62 · taste sour"}
     names |= {2: "one 0002 · width 64 · taste sour", 3: "one 0000 confirmed by 0003"}
@@ -113,18 +105,18 @@ def test_runs_equal_the_ledger(world: World) -> None:
 
 @pytest.mark.services
 def test_repeating_and_restarting_write_nothing_twice_and_a_cut_run_is_written_again(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.plant()
-    first = tracker_of(world)
+    first = world.tracker(name="wandb")
     first.sync()
     first.sync()
     before = runs_of(world)
-    second = tracker_of(world)
+    second = world.tracker(name="wandb")
     with monkeypatch.context() as patch:
         patch.setattr(wandb_tracker, "_write", None)  # a call would fail
         second.close()
-    assert second._reason == ""
+    assert "cannot be kept up to date" not in caplog.text
     folder = world.runs / world.name / "wandb"
     shown = sorted((folder / "shown").iterdir())
     assert len(shown) == len(before) == 4
@@ -132,7 +124,7 @@ def test_repeating_and_restarting_write_nothing_twice_and_a_cut_run_is_written_a
     [cut] = folder.glob(f"offline-run-*-{shown[1].name}/*.wandb")
     cut.write_bytes(cut.read_bytes()[:200])
     world.report(world.key(0, "two"), 3, 0.1, state=TrialState.COMPLETE)
-    third = tracker_of(world)
+    third = world.tracker(name="wandb")
     third.close()
     after = runs_of(world)
     assert repr({name: after[name] for name in before}) == repr(before)
@@ -144,14 +136,13 @@ def test_what_w_and_b_refuses_stops_nothing_and_is_written_later(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     world.plant()
-    tracker = tracker_of(world)
+    tracker = world.tracker(name="wandb")
     with monkeypatch.context() as patch:
         patch.setattr(wandb_tracker.wandb, "init", broken)
         for _ in range(3):
             tracker.sync()
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "cannot be kept up to date" in caplog.text
-    world.clock.now += 1.0
     tracker.close()
     assert len(runs_of(world)) == 4
 

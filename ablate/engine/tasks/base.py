@@ -130,8 +130,6 @@ class Data:
     scale: float | Tensor = 1.0
     shift: float | Tensor = 0.0
     class_names: tuple[str, ...] = ()
-    image: tuple[int, int, int] | None = None
-    """Height, width and channels of the images that the inputs are patches of."""
     ids: bool = False
     """Whether inputs are ids; `scale` and `shift` do not apply to ids."""
     pad: int | None = None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from ablate.base.errors import RequestError
 from ablate.base.files import Place
-from ablate.core.config import Counted, DatasetFacts, Size, TaskConfig, TrainableSettings
+from ablate.core.config import Counted, DatasetFacts, Size, TaskConfig, Timed, TrainableSettings
 from ablate.core.registry import read_task
 from ablate.core.trainable import SizeForm
 from ablate.core.trial import Report, TrialConfig
@@ -19,8 +19,9 @@ from ablate.engine.models.model_config import InputShape
 from ablate.engine.training.family import FamilySettings
 
 if TYPE_CHECKING:
-    from ablate.core.trainable import Pack, PlannedTrials, ServedNetwork, TrialContext
+    from ablate.core.trainable import Pack, PlannedTrials, TrialContext
 
+WEIGHTS = "weights.safetensors"
 DATA_SETS = 2  # kept in memory: a worker alternates between those of one study
 
 
@@ -63,7 +64,7 @@ class Transformer:
         """Return nothing: the settings of the family know."""
         return SizeForm()
 
-    def count_by_running(self, settings: TrainableSettings, dataset: str) -> Counted:
+    def count_by_running(self, settings: TrainableSettings, dataset: str, seconds: float | None = None) -> Counted:
         """Return nothing: `measure` sizes every network."""
         return Counted()
 
@@ -74,18 +75,19 @@ class Transformer:
             " `norm: none`, `value: none`; docs/models.md). Networks that a function builds have paths: docs/parts.md"
         )
 
-    def estimate_seconds(self, rows: Sequence[tuple[TrainableSettings, Size]], planned: PlannedTrials) -> float:
+    def estimate_seconds(self, rows: Sequence[tuple[TrainableSettings, Size]], planned: PlannedTrials) -> Timed:
         """Return the mean time of a full-length trial over `rows`, from a few steps on made-up data."""
         from ablate.engine.training.timing import seconds_per_trial
 
-        return seconds_per_trial(
-            [(settings, size) for settings, size in rows if isinstance(settings, FamilySettings)],
+        seconds = seconds_per_trial(
+            [(settings, size) for settings, size in rows if isinstance(settings, FamilySettings) and size],
             task=planned.task,
             shape=_shape(planned.facts),
             data_dir=planned.data_dir,
             replicates=planned.replicates,
             protocol=planned.protocol,
         )
+        return Timed(seconds=seconds)
 
     def train(self, config: TrialConfig, **context: Unpack[TrialContext]) -> Iterator[Report]:
         """Return `ablate.engine.training.train` on data that this process loads once per data set."""
@@ -110,13 +112,15 @@ class Transformer:
 
         return TrialPack(load=load, data_dir=data_dir, device=device, pause=pause)
 
-    def serve(
-        self, config: TrialConfig, *, checkpoints: Place, data_dir: Path | None, replicate: int = 0
-    ) -> ServedNetwork:
-        """Return one replicate of a trained trial for prediction."""
-        from ablate.engine.training.serving import serve
+    def write_kept(self, config: TrialConfig, checkpoints: Place, replicate: int, folder: Path) -> None:
+        """Write the weights of a replicate by the paths of its module; parameters that are shared are written twice."""
+        from safetensors.torch import save
 
-        return serve(config, checkpoints=checkpoints, data_dir=data_dir, replicate=replicate)
+        from ablate.engine.training.modules import predictor
+
+        state = predictor(config, checkpoints, replicate).state_dict()
+        weights = save({name: value.contiguous().clone() for name, value in state.items()})
+        (folder / WEIGHTS).write_bytes(weights)  # save_file makes the file private to this user, whatever the umask
 
 
 @lru_cache(maxsize=DATA_SETS)

@@ -11,20 +11,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from ablate.base.errors import RegistryError, RequestError, TrialError
-from ablate.core.config import DatasetFacts, NoSize, Size, TaskConfig, TrainableSettings
+from ablate.core.config import Counted, DatasetFacts, NoSize, Size, TaskConfig, Timed, TrainableSettings
 from ablate.core.trainable import SizeForm
 from ablate.core.trial import Report, TrialConfig
 from ablate.functions.border.process import Server, UserProcess
 from ablate.functions.border.trial import train
-from ablate.functions.code_folder import CodeFolder
+from ablate.functions.code.folder import CodeFolder
 from ablate.functions.function_settings import FunctionSettings
 from ablate.functions.output import Output
 from ablate.functions.size import KnownSizes, Sized
 from ablate.functions.trainable import OwnTrainable
 
 if TYPE_CHECKING:
-    from ablate.core.trainable import TrialContext
+    from ablate.core.trainable import PlannedTrials, TrialContext
 
+REPORT_SECONDS = 15.0  # in which a function has to make its first report for a plan
 SIZE_SECONDS = 60.0  # in which `size` has to answer a message, of which its first configuration takes most
 # by code version, trainable, id of this process (a fork of it starts its own), folder, search path
 _SERVERS: dict[tuple[object, ...], Server] = {}
@@ -159,7 +160,6 @@ class GuardedFunction(OwnTrainable):
 
     check = _asking("check")
     describe = _asking("describe")  # what a new study file needs to know of the function: `Described`
-    count_by_running = _asking("count_by_running")
     list_parts = _asking("list_parts")
 
     def train(self, config: TrialConfig, **context: Unpack[TrialContext]) -> Iterator[Report]:
@@ -176,6 +176,23 @@ class GuardedFunction(OwnTrainable):
     ) -> tuple[str, ...]:
         """Return nothing."""
         return ()
+
+    def count_by_running(self, settings: TrainableSettings, dataset: str, seconds: float | None = None) -> Counted:
+        """Return the parameters of what the function builds before its loop; raise TimeoutError after `seconds`."""
+        found: Counted = _asked(self.name, "count_by_running", settings, dataset, limit=lambda: seconds)
+        return found
+
+    def estimate_seconds(self, rows: Sequence[tuple[TrainableSettings, Size]], planned: PlannedTrials) -> Timed:
+        """Return the time of the middle one of `rows`, from its first report; see `sizing.time_report`."""
+        settings = rows[len(rows) // 2][0]
+        try:
+            found: Timed = _asked(self.name, "time_report", settings, planned.dataset, limit=lambda: REPORT_SECONDS)
+        except TimeoutError:
+            late = f"its first report takes over {REPORT_SECONDS:g} s"
+            return Timed(note=f"how long a trial takes is known after the first one: {late}")
+        except RegistryError as error:
+            return Timed(note=f"a trial would fail before its first report: {error}")
+        return found if found.seconds is None else Timed(seconds=planned.replicates * found.seconds)
 
     def metrics(self, task: TaskConfig, facts: DatasetFacts) -> None:
         """Return None: only its reports tell what a function measures."""

@@ -23,7 +23,7 @@ from typing import Any, Literal
 from ablate.base import errors
 from ablate.base.errors import AblateError, PausedError, TrialError
 from ablate.functions.border.told import Told, crash_place
-from ablate.functions.code_folder import CodeFolder
+from ablate.functions.code.folder import CodeFolder
 from ablate.functions.launchers import FIXED, own_environment
 from ablate.functions.output import Output
 from ablate.functions.processes import end_all

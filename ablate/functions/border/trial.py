@@ -11,6 +11,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
+from ablate.base.ending import COMMAND_SECONDS, STOP_SECONDS
 from ablate.base.errors import AblateError, PausedError, TrialError
 from ablate.base.files import SEED_STATE
 from ablate.base.sample_files import SampleValues
@@ -24,8 +25,6 @@ from ablate.functions.seed_messages import Best, Keep, Metrics, Reported, Restor
 
 Start = Callable[[Output, Callable[[], object]], UserProcess]
 Note = Callable[[str, str], None]  # takes what a user is to know, by subject
-STOP_SECONDS = 2.0  # for the end of a user's code once the study itself is to end
-COMMAND_SECONDS = 8.0  # in which a command is ended whatever it does
 
 logger = logging.getLogger("ablate.functions")
 
@@ -59,6 +58,7 @@ class _Seed:
     def __init__(self, number: int, process: UserProcess) -> None:
         self.number, self.process = number, process
         self.waits = True  # whether it waits for a request
+        self.failed = False  # whether its training has ended with an error
         self.epoch, self.ended = 0, False
         self.metrics: Metrics | None = None
         self.restored: Restored | None = None
@@ -68,7 +68,11 @@ class _Seed:
         self.process.send(request, *arguments)
 
     def receive(self, **options: Any) -> Any:
-        found = self.process.receive(**options)
+        try:
+            found = self.process.receive(**options)
+        except AblateError:
+            self.failed = True
+            raise
         self.waits = True
         return found
 
@@ -228,7 +232,8 @@ class _Trial:
 
         A command can be told to end at any time.
         """
-        waiting = [seed for seed in self._seeds if (seed.waits or self._is_command) and seed.process.alive]
+        going = [seed for seed in self._seeds if seed.process.alive and not seed.failed]
+        waiting = [seed for seed in going if seed.waits or self._is_command]
         for seed in waiting:
             seed.send("stop")
         self._await_ends(waiting, limit)

@@ -8,8 +8,8 @@ from typing import Any
 import altair as alt
 
 from ablate.core.objectives import is_share
-from ablate.results.rendering.drawing import HEIGHT, Figure, evenly, finished, inline_chart, rounded, row_axes, tips
-from ablate.results.rendering.numbers import printable
+from ablate.results.rendering.drawing import HEIGHT, Figure, finished, inline_chart, rounded, row_axes, tips
+from ablate.results.rendering.numbers import evenly, printable
 
 ROW_HEIGHT = 24  # pixels of one candidate
 MOST_ROWS = 60  # of the timeline: the last candidates, and before them those that were kept
@@ -30,7 +30,13 @@ def timeline(rows: Sequence[Row]) -> Figure:
     points = [_point(row) for row in shown]
     runs = [{"candidate": point["candidate"], **_scaled(row["metric"], value=value)}
             for point, row in zip(points, shown, strict=True) for value in row["gains"]]  # fmt: skip
-    y, x = row_axes("candidate", [point["candidate"] for point in points], label=220, zero=True)
+    y, x = row_axes(
+        "candidate",
+        [point["candidate"] for point in points],
+        label=220,
+        zero=True,
+        title="gain in points" if is_share(rows[0]["metric"]) else "gain",
+    )
     key = alt.Legend(orient="top", direction="horizontal", title=None, symbolOpacity=1, columns=2)
     color = alt.Color("state:N", scale=alt.Scale(domain=[*COLORS], range=[*COLORS.values()]), legend=key)
     tip = tips("candidate", "state", "gain", "low", "high", "bound", "runs", "note", "by")

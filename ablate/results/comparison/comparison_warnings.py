@@ -12,15 +12,14 @@ import polars as pl
 
 from ablate.base.plain_text import counted
 from ablate.core.objectives import count_states, given_for, is_of_training, is_share
-from ablate.results.comparison.comparison import metrics
+from ablate.results.comparison.rows import comparison, judged_rows, metrics, verdicts
 from ablate.results.comparison.runs import Runs, collect
 from ablate.results.comparison.tuning_budget import count_untuned, tuning_warnings
-from ablate.results.comparison.verdicts import verdicts
 from ablate.results.statistics.adjustment import holm
 from ablate.results.statistics.intervals import FEW_SEEDS, smallest_effect
 from ablate.results.statistics.looks import ERROR, MARGINS, last_plan, late_margins, plan_of
 from ablate.results.trials.results import Results, once
-from ablate.results.trials.study_warnings import StudyWarning, coarse_splits, equal_seeds
+from ablate.results.trials.study_warnings import StudyWarning, coarse_splits, equal_seeds, few_errors, heavy_tail
 from ablate.study import PLACEBO, VARIANT, Study
 
 NAMED = 6  # variants that a warning names
@@ -38,8 +37,9 @@ def comparison_warnings(results: Results) -> list[StudyWarning]:
         *_diverged(study, runs),
         *_few_seeds(study),
         *_coarse(results),
+        *_samples(results),
         *_equal_rows(runs),
-        *_equal_seeds(runs),
+        *_equal_seeds(results, runs),
         *_placebo(results),
         *tuning_warnings(results),
     ]
@@ -131,6 +131,14 @@ def _coarse(results: Results) -> Iterator[StudyWarning]:
             yield from coarse_splits(results.trials, split, margin)
 
 
+def _samples(results: Results) -> Iterator[StudyWarning]:
+    """Warn of intervals for other samples that rest on few errors, or on few samples with large losses."""
+    rows = comparison(results).drop_nulls("samples").select("metric", "mean", "samples").rows()
+    yield from few_errors((mean, count) for metric, mean, count in rows if is_share(metric))
+    pairs = ((row.metric, row.pair.spread) for row in judged_rows(results))
+    yield from heavy_tail((metric, spread.tail) for metric, spread in pairs if spread is not None)
+
+
 def _equal_rows(runs: Runs) -> Iterator[StudyWarning]:
     """Warn of variants whose complete trials have equal numbers: they are one network under several names."""
     names = list(filter(is_of_training, runs.last.columns))
@@ -149,10 +157,13 @@ def _equal_rows(runs: Runs) -> Iterator[StudyWarning]:
             yield StudyWarning(code="equal-rows", text=text)
 
 
-def _equal_seeds(runs: Runs) -> Iterator[StudyWarning]:
+def _equal_seeds(results: Results, runs: Runs) -> Iterator[StudyWarning]:
+    """Warn of trials with equal seeds in every metric; if there are none, of rows with equal seeds in one metric."""
     if runs.alike:
         chosen = np.isin(np.arange(runs.table.height), list(runs.alike))
         yield equal_seeds(f"{counted(len(runs.alike), 'trial')} ({_named(runs, chosen)})")
+    elif names := dict.fromkeys(row.metric for row in judged_rows(results) if row.pair.alike):
+        yield equal_seeds(f"{' and '.join(names)} against {results.study.compared.baseline}")
 
 
 def _placebo(results: Results) -> Iterator[StudyWarning]:

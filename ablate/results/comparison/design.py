@@ -1,12 +1,26 @@
-"""The design of a comparison of parts in words: networks and parts."""
+"""The design of a comparison: its columns, the rows planned in each, and its networks and parts in words."""
 
 from __future__ import annotations
 
+from collections import Counter
+
 from ablate.base.plain_text import counted
 from ablate.results.rendering.numbers import printable
-from ablate.study import PLACEBO, Study
+from ablate.study import PLACEBO, VARIANT, Study
 
 FACTORS_NAMED = 20  # parts that are listed by name
+
+
+def columns(study: Study) -> dict[str, tuple[str, ...]]:
+    """Return the columns of the comparison with the running data sets of each; a column without any is excluded."""
+    asked = study.compared.columns or {label: (label,) for label in study.datasets}
+    running = {name: tuple(label for label in labels if label in study.labels) for name, labels in asked.items()}
+    return {name: labels for name, labels in running.items() if labels}
+
+
+def planned_rows(study: Study) -> dict[str, Counter[str]]:
+    """Return by data set how many configurations of each row are planned."""
+    return {label: Counter(str(row[VARIANT]) for row in study.design(label)) for label in study.labels}
 
 
 def design_lines(study: Study) -> list[str]:

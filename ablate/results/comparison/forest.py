@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import altair as alt
 import polars as pl
 
 from ablate.core.objectives import given_for, is_share
-from ablate.results.comparison.data_sets import sampled_columns
-from ablate.results.comparison.figures import ROW_HEIGHT, column_number
+from ablate.results.comparison.design import columns
 from ablate.results.rendering.drawing import Figure, finished, inline_chart, rounded, row_axes, safe_stem, tips
-from ablate.results.rendering.numbers import better_end, printable, spell_metric
+from ablate.results.rendering.numbers import better_end, capital, printable, spell_metric
 from ablate.results.statistics.looks import ERROR, share_of
 from ablate.study import Study
 
+ROW_HEIGHT = 26  # pixels
+Seeds = Mapping[tuple[str, str, str], Sequence[float]]  # by metric, column and variant: the difference of each seed
 
-def forest_figures(study: Study, table: pl.DataFrame, differences: pl.DataFrame) -> list[Figure]:
-    """Return a figure for each metric that has a difference; `differences` are those of each seed."""
+
+def forest_figures(study: Study, table: pl.DataFrame, seeds: Seeds) -> list[Figure]:
+    """Return a figure for each metric that has a difference; `table` are rows of `verdicts`."""
     found = []
     for metric in table["metric"].unique(maintain_order=True):
         own = table.filter(pl.col("metric") == metric, pl.col("difference").is_not_nan())
-        of_seeds = differences.filter(pl.col("metric") == metric).drop_nans("difference")
-        panels = tuple(
-            _panel(study, part, of_seeds.filter(pl.col("column") == part["column"][0]))
-            for part in own.partition_by("column", maintain_order=True)
-        )
+        panels = tuple(_panel(study, part, seeds) for part in own.partition_by("column", maintain_order=True))
         if panels:
             found.append(_figure(study, metric, panels, look=own["look"][0]))
     return found
@@ -40,11 +39,10 @@ def _figure(study: Study, metric: str, panels: tuple[Figure, ...], *, look: int)
     unit = " in points" if is_share(metric) else ""
     star = f", scaled {study.scale:g}*" if study.scale != 1 else ""
     baseline = printable(study.compared.baseline)
-    of_samples = " In the columns of a sample, all is over data sets." if sampled_columns(study) else ""
     return Figure(
         stem=f"difference-{safe_stem(metric)}",
-        title=f"Differences from {baseline}{unit}{star}",
-        caption=f"Each panel has its own scale.{better and f' Better is {better}.'}{of_samples}",
+        title=f"{capital(spell_metric(metric))}: difference from {baseline}{unit}{star}",
+        caption=f"Each panel has its own scale.{better and f' Better is {better}.'}",
         panels=panels,
         key=(
             ("dot", f"mean difference, variant − {baseline}, paired by seed"),
@@ -57,21 +55,22 @@ def _figure(study: Study, metric: str, panels: tuple[Figure, ...], *, look: int)
     )
 
 
-def _panel(study: Study, rows: pl.DataFrame, seeds: pl.DataFrame) -> Figure:
+def _panel(study: Study, rows: pl.DataFrame, seeds: Seeds) -> Figure:
     """Return one column: a row for each variant."""
     metric, column = rows["metric"][0], rows["column"][0]
     factor = 100 if is_share(metric) else 1
     margin = given_for(study.compared.margin, metric)
     points = [_point(row, factor) for row in rows.iter_rows(named=True)]
-    named = set(rows["variant"])
     ticks = [
         {"variant": printable(variant), "value": rounded(factor * value)}
-        for variant, value in seeds.select("variant", "difference").iter_rows()
-        if variant in named
+        for variant in rows["variant"]
+        for value in seeds.get((metric, column, variant), ())
+        if math.isfinite(value)
     ]
-    chart = alt.layer(*_layers(points, ticks, None if margin is None else rounded(factor * margin)))
+    unit = "difference in points" if is_share(metric) else f"difference in {spell_metric(metric)}"
+    chart = alt.layer(*_layers(points, ticks, None if margin is None else rounded(factor * margin), unit))
     return Figure(
-        stem=f"difference-{safe_stem(metric)}-{safe_stem(column)}-{column_number(study, column)}",
+        stem=f"difference-{safe_stem(metric)}-{safe_stem(column)}-{[*columns(study)].index(column)}",
         title=printable(column),
         caption=f"Difference in {spell_metric(metric)} of each variant from the baseline on {printable(column)}.",
         spec=finished(chart, height=ROW_HEIGHT * len(points)),
@@ -84,9 +83,9 @@ def _point(row: Mapping[str, Any], factor: int) -> dict[str, Any]:
     return {"variant": printable(row["variant"]), "verdict": row["verdict"], "seeds": row["n"], **drawn}
 
 
-def _layers(points: list[dict[str, Any]], ticks: list[dict[str, Any]], margin: float | None) -> list[Any]:
+def _layers(points: list[dict[str, Any]], ticks: list[dict[str, Any]], margin: float | None, unit: str) -> list[Any]:
     order = [point["variant"] for point in points]
-    y, x = row_axes("variant", order, label=170, zero=True)
+    y, x = row_axes("variant", order, label=170, zero=True, title=unit)
 
     tip = tips("variant", "verdict", "difference", "low", "high", "seeds")
     spans = [point for point in points if point["low"] is not None]

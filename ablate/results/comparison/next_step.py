@@ -13,9 +13,8 @@ from ablate.results.trials.results import Results
 
 @dataclass(frozen=True, kw_only=True)
 class NextStep:
-    """The inconclusive ones of `rows` verdicts of a metric over seeds, and what would decide them.
+    """The inconclusive ones of `rows` verdicts of a metric, and what would decide them.
 
-    `over_data_sets`: the inconclusive verdicts over data sets beside them, which only further data sets decide.
     `collapsed` of them have collapsed seeds, so they vary too much for any number of seeds; what follows is of the
     others. `seeds`: replicates at which a row without a difference is found non-inferior with 80% power, for the row
     that needs most; None above 1,000. `hours`: of the further training, one trial after another, as long as the trials
@@ -26,7 +25,6 @@ class NextStep:
     undecided: int
     rows: int
     collapsed: int
-    over_data_sets: int
     seeds: int | None
     hours: float | None
     margin: float | None
@@ -39,10 +37,8 @@ def next_step(results: Results, table: pl.DataFrame) -> NextStep | None:
     `table` are rows of `verdicts`.
     """
     tested = table.filter(pl.col("verdict").is_not_null(), pl.col("p").is_not_null())
-    judged = tested.filter(pl.col("over") == "seeds")
-    undecided = tested.filter(pl.col("verdict") == INCONCLUSIVE)
-    rows = undecided.filter(pl.col("over") == "seeds")
-    if not undecided.height:
+    rows = tested.filter(pl.col("verdict") == INCONCLUSIVE)
+    if not rows.height:
         return None
     steady = rows.filter(pl.col("collapsed").fill_null(0) == 0)
     needed = steady["seeds_needed"].to_list()
@@ -50,11 +46,10 @@ def next_step(results: Results, table: pl.DataFrame) -> NextStep | None:
     spent = results.trials.filter(pl.col("stage") != "confirm")["wall_seconds"].sum() / 3600
     return NextStep(
         undecided=rows.height,
-        rows=judged.height,
+        rows=tested.height,
         collapsed=rows.height - steady.height,
-        over_data_sets=undecided.height - rows.height,
         seeds=seeds,
         hours=None if seeds is None else spent * (seeds / results.study.replicates - 1),
         margin=max(steady["margin_now"].drop_nulls().to_list(), default=None),
-        share=share_of(undecided["look"][0] + 1),
+        share=share_of(rows["look"][0] + 1),
     )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
 
 import numpy as np
 import polars as pl
@@ -21,6 +21,8 @@ from ablate.results.trials.results import Results, once
 from ablate.results.trials.sample_tables import SAMPLES, values_by_sample
 from ablate.results.trials.tables import REPORT_COLUMNS
 from ablate.study import PLACEBO, VARIANT
+
+EQUAL = 1e-12  # values whose spread is below this share of them are equal, but for rounding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +102,13 @@ class Measured:
         means = [self.values[list(own.values())].mean(axis=0) for own in places.values()]
         return np.asarray(np.mean(means, axis=0))
 
+    def is_one_run(self, places: Sequence[int], seeds: NDArray[np.bool_]) -> bool:
+        """Return whether each trial has equal numbers in all these seeds; shares of two seeds, or of 0 and 1, may."""
+        values, share = self.values[places][:, seeds], is_share(self.metric)
+        if values.shape[1] < 2 + share or (share and np.isin(values, (0.0, 1.0)).all()):
+            return False
+        return bool((np.ptp(values, axis=1) <= EQUAL * np.abs(values).max()).all())  # never of NaN
+
     def shared_seeds(self, *groups: Places) -> NDArray[np.bool_]:
         """Return which seeds are common to all these trials, [seeds]."""
         flat = [place for places in groups for own in places.values() for place in own.values()]
@@ -108,21 +117,19 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True)
 class Paired:
-    """A variant and the baseline by shared seed, [n] each, over the `compared` configurations that both have.
+    """The two sides of a contrast by shared seed, [n] each, over the `compared` configurations that all its rows have.
 
-    `lost` says in which seeds the variant diverged. `spread` is that of the difference over seeds and samples, None if
-    the samples' values were not kept. Data sets may take the place of the seeds (`pair_by_dataset`): `seeds` names them
-    and `between` is their standard deviation. `alike`: both have equal numbers in all seeds, so there is one run.
+    `lost` says in which seeds a row of the first side diverged. `spread` is that of the difference over seeds and
+    samples, None if the samples' values were not kept. `alike`: all have equal numbers in all seeds, of this metric or
+    of every other one, so there is one run.
     """
 
     own: Values
     baseline: Values
     lost: NDArray[np.bool_]
-    seeds: tuple[int, ...] | tuple[str, ...]
+    seeds: tuple[int, ...]
     compared: int
     spread: Spread | None
-    over: Literal["seeds", "data sets"] = "seeds"
-    between: float | None = None
     alike: bool = False
 
     def for_other_samples(self, metric: str) -> dict[str, float | None]:
@@ -214,21 +221,25 @@ def measure(runs: Runs, metric: str) -> Measured:
     return Measured(values=values, known=known, lost=lost, runs=runs, metric=metric)
 
 
-def pair_by_seed(runs: Runs, measured: Measured, places: Places, others: Places) -> Paired:
-    """Return two variants by the seeds that both have, over the configurations that both have."""
-    both = {name: own.keys() & others.get(name, {}).keys() for name, own in places.items()}
-    first, second = (
-        {name: {key: group[name][key] for key in sorted(keys)} for name, keys in both.items() if keys}
-        for group in (places, others)
-    )
-    shared = measured.shared_seeds(first, second)
-    flat = [place for own in first.values() for place in own.values()]
+def pair(runs: Runs, measured: Measured, plus: Sequence[Places], minus: Sequence[Places]) -> Paired:
+    """Return the sums of two groups of rows by the seeds that all rows have, over the configurations that all have."""
+    groups = [*plus, *minus]
+    shared = {name: sorted(set.intersection(*({*each.get(name, {})} for each in groups))) for name in groups[0]}
+    kept = [{name: {key: each[name][key] for key in keys} for name, keys in shared.items() if keys} for each in groups]
+    seeds = measured.shared_seeds(*kept)
+    own, others = kept[: len(plus)], kept[len(plus) :]
+    flat = [[place for places in each.values() for place in places.values()] for each in kept]
+    places = list(itertools.chain.from_iterable(flat))
     return Paired(
-        own=measured.seed_means(first)[shared],
-        baseline=measured.seed_means(second)[shared],
-        lost=np.asarray(measured.lost[flat].any(axis=0))[shared],
-        seeds=tuple(seed for seed, there in zip(runs.seeds, shared, strict=True) if there),
-        compared=len(flat),
-        spread=measured.samples.spread(first, shared, minus=second),
-        alike=bool(flat) and runs.alike.issuperset(flat + [p for own in second.values() for p in own.values()]),
+        own=_summed(measured, own)[seeds],
+        baseline=_summed(measured, others)[seeds],
+        lost=np.asarray(measured.lost[list(itertools.chain.from_iterable(flat[: len(plus)]))].any(axis=0))[seeds],
+        seeds=tuple(seed for seed, there in zip(runs.seeds, seeds, strict=True) if there),
+        compared=len(flat[0]),
+        spread=measured.samples.spread(own[0], seeds, minus=others[0]) if len(groups) == 2 else None,
+        alike=bool(places) and (runs.alike.issuperset(places) or measured.is_one_run(places, seeds)),
     )
+
+
+def _summed(measured: Measured, groups: Sequence[Places]) -> Values:
+    return np.asarray(np.sum([measured.seed_means(places) for places in groups], axis=0))

@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 
 from ablate.base.plain_text import counted
-from ablate.results.comparison.tuning_scores import ROW, choice_sd, tuning_scores, tuning_trials_of, tuning_winners
+from ablate.results.comparison.tuning_scores import ROW, tuning_scores, tuning_trials_of, tuning_winners
 from ablate.results.trials.results import Results, once
 from ablate.results.trials.study_warnings import StudyWarning
 from ablate.study import Study
@@ -25,7 +25,7 @@ BUDGET_COLUMNS: dict[str, pl.DataType] = {
     **dict.fromkeys(("trials", "runs", "complete", "failed", "unfinished", "epochs"), pl.Int64()),
     "seconds": pl.Float64(),
     **dict.fromkeys(("seeds", "untuned"), pl.Int64()),
-    **dict.fromkeys(("score", "choice_sd"), pl.Float64()),
+    "score": pl.Float64(),
     **dict.fromkeys(("winners", "border"), pl.String()),
 }
 
@@ -36,13 +36,13 @@ def tuning_budget(results: Results) -> pl.DataFrame:
 
     Both are tables of docs/tables.md. A run is a trial on one seed. `epochs` and `seconds` are sums over trials.
     `seeds` are the tuning seeds, `untuned` the seeds of the row for which no run is complete, `score` is the mean of
-    the winning scores, `choice_sd` what the choice of values adds to the spread of seeds. `winners` lists the values
+    the winning scores. `winners` lists the values
     that won as JSON, with the number of their tuning seeds, the most frequent first. `border` names the settings whose
     best value is within 5% of an end of their range on half of the tuning seeds or more.
     """
     study, trials = results.study, results.trials
     scores = tuning_scores(results)
-    every, complete = _by_row(scores), _by_row(scores.filter(pl.col("score").is_not_null()))
+    complete = _by_row(scores.filter(pl.col("score").is_not_null()))
     won = _by_row(tuning_winners(study, scores))
     rows = []
     finished = pl.col("state").is_in(["COMPLETE", "PRUNED", "FAIL"])
@@ -65,7 +65,6 @@ def tuning_budget(results: Results) -> pl.DataFrame:
                 "seeds": seeds,
                 "untuned": sum(seed not in best["seed"] for seed in decided),
                 "score": best["score"].mean(),
-                "choice_sd": choice_sd(study, every.get(key, scores.clear())),
                 "winners": json.dumps(_counted(study, best)),
                 "border": ", ".join(_at_border(study, best)),
             }

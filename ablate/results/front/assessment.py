@@ -12,17 +12,15 @@ import polars as pl
 from numpy.typing import NDArray
 
 from ablate.base.randomness import stream
-from ablate.core.objectives import is_maximized, loss, losses, quality_objective, signed
+from ablate.core.objectives import is_maximized, losses, quality_objective
 from ablate.results.front.answer import Difference, compare_with_best, unselected_best
 from ablate.results.front.front import candidates, front_stage, metric_at, metric_values, objective_values
-from ablate.results.front.front_uncertainty import VolumeInterval, attainment, front_probabilities, volume_interval
-from ablate.results.front.hypervolume import reference_point
+from ablate.results.front.front_uncertainty import front_probabilities
 from ablate.results.statistics.intervals import Interval, natural_bounds
 from ablate.results.statistics.samples import widened
 from ablate.results.trials.confirmation import confirmations
 from ablate.results.trials.results import Results, once
 from ablate.results.trials.sample_tables import spread_of
-from ablate.study import Study
 from ablate.study.sections import Objective
 
 Values = NDArray[np.float64]
@@ -36,8 +34,7 @@ class Assessment:
     `seeds` are the fewest and the most seeds of a network. The keys of `differences` and `front` are numbers of trials.
     `look` is the number of this look at the networks (`searched_looks`). `margin` is `confirm.margin` of the quality,
     or None. `best_number` is the best network's quality as if it had not been chosen by it, for other seeds and, where
-    each sample's value is known, for other samples. `attained` are costs with the qualities that a quarter and three
-    quarters of the seeds attain there or below.
+    each sample's value is known, for other samples. `tail` is the largest one of the networks (`Spread.tail`).
     """
 
     look: int
@@ -45,10 +42,9 @@ class Assessment:
     margin: float | None
     best: int
     best_number: Interval
+    tail: float
     differences: Mapping[int, Difference]
     front: Mapping[int, float]
-    volume: VolumeInterval | None
-    attained: tuple[tuple[float, float, float], ...]
 
 
 def assess(results: Results, dataset: str) -> Assessment | None:
@@ -77,18 +73,18 @@ def assess(results: Results, dataset: str) -> Assessment | None:
     number = _in_unit(unselected_best(sign * measured, metric if sign > 0 else "", samples=samples), sign)
     floor, ceiling = natural_bounds(quality.metric)
     number = replace(number, low=max(number.low, floor), high=min(number.high, ceiling))
-    own = reports.filter(pl.col("dataset") == dataset, pl.col("trial") == numbers[best])
-    spread = spread_of(own.filter("counts"), metric)
+    own = reports.filter(pl.col("dataset") == dataset, "counts")
+    spreads = [spread_of(own.filter(trial=each), metric) for each in numbers]
+    chosen, known = spreads[best], [each for each in spreads if each is not None]
     return Assessment(
         look=look,
         seeds=(int(counts.min()), int(counts.max())),
         margin=margin,
         best=numbers[best],
-        best_number=number if spread is None else widened(quality.metric, number, spread),
+        best_number=number if chosen is None else widened(quality.metric, number, chosen, known),
+        tail=max((each.tail for each in known), default=0.0),
         differences=dict(zip(numbers, (_in_unit(each, sign) for each in found), strict=True)),
         front={} if probabilities is None else dict(zip(numbers, probabilities.tolist(), strict=True)),
-        volume=_volume(study, trials.filter(pl.col("dataset") == dataset), losses, fixed),
-        attained=_attained(rows, others, losses, sign),
     )
 
 
@@ -130,26 +126,3 @@ def _in_unit(each: Signed, sign: float) -> Signed:
     """Return a signed number with its ends in the metric's own unit."""
     low, high = sorted((sign * each.low, sign * each.high))
     return replace(each, mean=sign * each.mean + 0.0, low=low, high=high)
-
-
-def _volume(study: Study, trials: pl.DataFrame, losses: Values, fixed: Values) -> VolumeInterval | None:
-    quality = quality_objective(study.objectives)
-    if len(study.objectives) == 1 or quality.log or not np.isfinite(fixed).all():
-        return None
-    reference, _ = reference_point(trials, study.objectives)
-    ordered = [quality, *(o for o in study.objectives if o is not quality)]
-    corner = np.array([loss(o, reference[o.metric]) for o in ordered])
-    dataset = str(trials["dataset"][0])
-    return volume_interval(losses, fixed, corner, stream(study.seed, dataset, 0, "front", "volume"))
-
-
-def _attained(
-    rows: pl.DataFrame, others: list[Objective], losses: Values, sign: float
-) -> tuple[tuple[float, float, float], ...]:
-    """Return the attained qualities by cost where there is one other objective, minimised: over seeds that all have."""
-    if len(others) != 1 or is_maximized(others[0]) or not np.isfinite(losses).all(axis=0).any():
-        return ()
-    costs = np.array([signed(others[0], v) for v in objective_values(rows, others, "confirm")[:, 0].tolist()])
-    table = attainment(losses[:, np.isfinite(losses).all(axis=0)], costs)
-    pairs = zip(costs.tolist(), table.tolist(), strict=True)
-    return tuple((cost, -sign * a, -sign * b) for cost, (a, b) in pairs if math.isfinite(b))

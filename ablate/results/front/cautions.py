@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ablate.base.plain_text import at_most
 from ablate.core.objectives import is_maximized, is_share, quality_objective
 from ablate.results.front.confirmation import failed_text, open_text
 from ablate.results.front.findings import Findings
@@ -13,7 +14,16 @@ from ablate.results.front.tables import counted_rows, network, quality_name
 from ablate.results.rendering.numbers import format_signed
 from ablate.results.statistics.intervals import FEW_SEEDS, smallest_effect
 from ablate.results.trials.pooling import alike_over_seeds
-from ablate.results.trials.study_warnings import StudyWarning, coarse_splits, equal_seeds, split_samples
+from ablate.results.trials.study_warnings import (
+    StudyWarning,
+    coarse_splits,
+    equal_seeds,
+    few_errors,
+    heavy_tail,
+    split_samples,
+)
+
+MOST_NAMED = 5  # networks in a warning
 
 
 def cautions(found: Findings) -> Iterator[StudyWarning]:
@@ -34,15 +44,23 @@ def cautions(found: Findings) -> Iterator[StudyWarning]:
         yield StudyWarning(code="few-seeds", text=_few_seeds(min(seeds)))
     alike = alike_over_seeds(counted_rows(found.pooled.reports), "trial")
     if same := [network(study, row) for row in front.iter_rows(named=True) if row["trial"] in alike]:
-        yield equal_seeds("; ".join(same))
+        yield equal_seeds("; ".join(at_most(same, MOST_NAMED)))
     margin = study.confirm.margin if study.confirm else {}
-    if is_share(quality_name(study)):
+    name = quality_name(study)
+    if is_share(name):
         yield from coarse_splits(found.listed, "validation", *margin.values())
+        yield from few_errors(front.drop_nulls(f"{name}_se_samples").select(name, f"{name}_samples").rows())
+    elif found.assessed is not None:
+        yield from heavy_tail([(name, found.assessed.tail)])
     if ends := range_ends(study, found.listed, found.dataset).text:
         yield StudyWarning(code="range-end", text=ends)
-    outliers = [row for row in front.iter_rows(named=True) if row["outlying_seeds"]]
+    outliers = [
+        f"seed {row['outlying_seeds']} of {network(study, row)}"
+        for row in front.iter_rows(named=True)
+        if row["outlying_seeds"]
+    ]
     if outliers:
-        named = "; ".join(f"seed {row['outlying_seeds']} of {network(study, row)}" for row in outliers)
+        named = "; ".join(at_most(outliers, MOST_NAMED))
         text = f"Not explained by the other seeds: {named}. Means and intervals include them"
         yield StudyWarning(code="outlying-seeds", text=text)
 

@@ -6,7 +6,7 @@ import time
 
 import polars as pl
 
-from ablate.base.plain_text import counted
+from ablate.base.plain_text import at_most, counted
 from ablate.core.registry import FAMILY
 from ablate.results.front.front import confirmed, front_stage
 from ablate.results.front.tables import network
@@ -16,7 +16,7 @@ from ablate.results.trials.pooling import NETWORK
 from ablate.results.trials.results import Results
 from ablate.study import Study
 
-MOST_FAILED = 20  # maximum number of failed confirmations that are named
+MOST_FAILED = 5  # maximum number of failed confirmations that are named
 
 
 def protocol_text(study: Study) -> str:
@@ -67,9 +67,7 @@ def confirmation_text(results: Results, dataset: str) -> str:
             return f"{networks} retrained on fresh seeds, not confirmed: chosen on the same test split"
         return f"{networks} confirmed on fresh seeds, test split"
     complete = trials.filter((pl.col("dataset") == dataset) & (pl.col("state") == "COMPLETE")).height
-    if complete > 1:
-        return f"unconfirmed: search-stage validation numbers; the best of {complete} looks better than it is"
-    return "unconfirmed: a single search-stage validation number"
+    return f"unconfirmed: validation numbers of {counted(complete, 'search trial')}"
 
 
 def on_front_text(trials: pl.DataFrame, dataset: str, on_front: int) -> str:
@@ -100,7 +98,7 @@ def failed_text(study: Study, trials: pl.DataFrame) -> str:
     failed = trials.filter(pl.col("stage") == "confirm", pl.col("state") == "FAIL").rows(named=True)
     named = [
         f"trial {row['trial']} ({network(study, row)}): {(row['error'] or 'no reason was recorded').splitlines()[0]}"
-        for row in failed[:MOST_FAILED]
+        for row in failed
     ]
-    more = [f"and {len(failed) - MOST_FAILED} more"] if len(failed) > MOST_FAILED else []
-    return printable(f"{len(failed)} failed in confirmation: {'; '.join([*named, *more])}") if failed else ""
+    text = f"{len(failed)} failed in confirmation: {'; '.join(at_most(named, MOST_FAILED))}"
+    return printable(text) if failed else ""

@@ -1,7 +1,8 @@
-"""The figure of quality against size, as a Vega-Lite specification; learning curves are in `learning`."""
+"""The main figure of a search: the two objectives, or the history of one; learning curves are in `learning`."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -11,17 +12,25 @@ import numpy as np
 import polars as pl
 
 from ablate.base.plain_text import counted
-from ablate.core.objectives import is_share, quality_objective
+from ablate.core.objectives import is_maximized, is_share, is_size, quality_objective
 from ablate.results.front.confirmation import open_text
 from ablate.results.front.findings import Findings
+from ablate.results.front.fitted import Fit
 from ablate.results.front.front import confirmed, metric_at
 from ablate.results.front.learning import curves_figure
-from ablate.results.front.summary import size_metric
-from ablate.results.front.tables import counted_rows, network, quality_name, replicate_values
+from ablate.results.front.tables import (
+    best_so_far,
+    counted_rows,
+    is_logarithmic,
+    network,
+    other_objectives,
+    place_of,
+    quality_name,
+    replicate_values,
+)
 from ablate.results.rendering.drawing import (
     SHAPES,
     Figure,
-    evenly,
     finished,
     inline_chart,
     legend,
@@ -30,36 +39,40 @@ from ablate.results.rendering.drawing import (
     series_scale,
     tips,
 )
-from ablate.results.rendering.numbers import better_end, printable, says_little, spell_metric
+from ablate.results.rendering.numbers import (
+    better_end,
+    capital,
+    evenly,
+    printable,
+    round_numbers,
+    says_little,
+    spell_metric,
+)
 from ablate.study import Study
+from ablate.study.sections import Objective
 
 MOST_POINTS = 3000  # dominated trials drawn in the front figure
 BELOW = "triangle-down"
 
 
 def figures(study: Study, found: Findings) -> list[Figure]:
-    """Return the figures for which a data set has data: its front and its learning curves."""
-    drawn = (front_figure(study, found), curves_figure(study, found))
-    return [figure for figure in drawn if figure is not None]
+    """Return the figures for which a data set has data: its front, or its history, and its learning curves."""
+    first = front_figure(study, found) if other_objectives(study) else history_figure(study, found)
+    return [figure for figure in (first, curves_figure(study, found)) if figure is not None]
 
 
 def front_figure(study: Study, found: Findings) -> Figure | None:
-    """Return quality against size on a log axis: faint trials, the front with intervals, and the fitted curve."""
+    """Return the quality against the second objective: faint trials, the front with intervals, and the fitted curve."""
     points, dropped = trial_points(study, found)
     rows = front_points(study, found)
     if not points and not rows:
         return None
-    name, size = quality_name(study), size_metric(study)
+    name, other = quality_name(study), other_objectives(study)[0]
     low, high = quality_range(name, points, rows)
     outside = [point for point in points if not low <= point["quality"] <= high]
     inside = [point for point in points if low <= point["quality"] <= high]
-    ticks = round_sizes([point["size"] for point in points + rows])
-    x = alt.X(
-        "size:Q",
-        title=f"{spell_metric(size)} (log scale)",
-        scale=alt.Scale(type="log", nice=False, padding=16),
-        axis=alt.Axis(format="~s", values=ticks, labelOverlap="greedy", labelSeparation=8),
-    )
+    fit = found.fit if found.fit.size == other.metric and not found.fit.reason else None
+    x = _cost_axis(other, [*(() if fit is None else fit.reach), *(point["size"] for point in points + rows)])
     title = name.replace("_", " ") + (" in %" if is_share(name) else "")
     y = alt.Y("quality:Q", title=title, scale=alt.Scale(domain=[low, high], nice=False, zero=False))
     color = alt.Color("series:N", title=None, scale=series_scale(rows, points), legend=legend())
@@ -69,56 +82,100 @@ def front_figure(study: Study, found: Findings) -> Figure | None:
     at_edge = [{**point, "edge": low if point["quality"] < low else high} for point in outside]
     edge = inline_chart(at_edge).mark_point(shape=BELOW, size=26, filled=True, yOffset=-5)
     layers = [
-        *_band_layer(study, found, x, y),
+        *([] if fit is None else _fit_layers(fit, x, y)),
         faint.encode(x=x, y=y, color=color, shape=shape, opacity=alt.value(0.6), tooltip=tip),
         edge.encode(x=x, y=alt.Y("edge:Q"), color=color, opacity=alt.value(0.45), tooltip=tip),
     ]
-    if found.fit.identifiable:
-        layers.append(_fit_layer(found, name, x, y))
     layers += _front_layers(study, rows, replicate_points(study, found), x, y, color)
     return Figure(
         stem=f"front-{safe_stem(found.dataset)}",
-        title=f"{name.replace('_', ' ').capitalize()} against {spell_metric(size)} on {found.dataset}",
+        title=f"{capital(name.replace('_', ' '))} against {spell_metric(other.metric)}{found.named('on')}",
         caption=_front_caption(found, dropped),
         spec=finished(alt.layer(*layers)),
         tested=found.tested,
-        key=tuple(_front_key(found, rows, outside)),
+        key=tuple(_front_key(found, rows, outside, fit)),
+    )
+
+
+def history_figure(study: Study, found: Findings) -> Figure | None:
+    """Return the quality of each search trial in the order of the trials, with the best so far."""
+    objective, name = quality_objective(study.objectives), quality_name(study)
+    _, bests = best_so_far(study, found.listed, found.dataset)
+    if not bests:
+        return None
+    done = found.listed.filter(pl.col("stage") == "search", pl.col("state").is_in(["COMPLETE", "PRUNED"])).sort("trial")
+    points = [
+        _point(study, row, float(row[objective.metric]), float(row["trial"]), _series(row["state"]))
+        for row in done.drop_nulls(objective.metric).filter(pl.col(objective.metric).is_finite()).iter_rows(named=True)
+    ]
+    factor = 100 if is_share(name) else 1
+    steps = [{"size": number, "quality": rounded(factor * value)} for number, value in bests]
+    steps.append({**steps[-1], "size": points[-1]["size"]})
+    low, high = quality_range(name, points, [{"quality": step["quality"]} for step in steps])
+    x = alt.X("size:Q", title="trial", axis=alt.Axis(format="d", tickMinStep=1), scale=alt.Scale(nice=False, padding=8))
+    title = spell_metric(objective.metric) + (" in %" if is_share(name) else "")
+    y = alt.Y("quality:Q", title=title, scale=alt.Scale(domain=[low, high], nice=False, zero=False, clamp=True))
+    color = alt.Color("series:N", title=None, scale=series_scale(points), legend=legend())
+    shape = alt.Shape("series:N", title=None, scale=series_scale(points, of=SHAPES), legend=legend())
+    tip = tips("network", "trial", "series", "quality")
+    line = inline_chart(steps).mark_line(interpolate="step-after", strokeWidth=1.8, color="role:accent")
+    dots = inline_chart(evenly(points, MOST_POINTS)).mark_point(size=36, strokeWidth=1.4)
+    chart = alt.layer(
+        dots.encode(x=x, y=y, color=color, shape=shape, opacity=alt.value(0.6), tooltip=tip), line.encode(x=x, y=y)
+    )
+    better = better_end(objective.metric, study.objectives, ("down", "up"))
+    return Figure(
+        stem=f"history-{safe_stem(found.dataset)}",
+        title=f"{capital(spell_metric(objective.metric))} of each trial{found.named('on')}",
+        caption=f"Better is {better}. Trials beyond the drawn range are at its edge.",
+        spec=finished(chart),
+        key=(("line", f"best complete trial so far{' that keeps the constraints' * bool(study.constraints)}"),),
+    )
+
+
+def _cost_axis(objective: Objective, values: list[float]) -> alt.X:
+    share = " in %" if is_share(objective.metric) else ""
+    if not is_logarithmic(objective):
+        scale = alt.Scale(nice=False, zero=False, padding=16)
+        return alt.X("size:Q", title=f"{spell_metric(objective.metric)}{share}", scale=scale)
+    return alt.X(
+        "size:Q",
+        title=f"{spell_metric(objective.metric)} (log scale)",
+        scale=alt.Scale(type="log", nice=False, padding=16),
+        axis=alt.Axis(format="~s", values=round_sizes(values), labelOverlap="greedy", labelSeparation=8),
     )
 
 
 def round_sizes(sizes: list[float]) -> list[float]:
     """Return 1, 2 and 5 times the powers of ten within the sizes, or only the powers over more than three decades."""
-    low, high = (math.log10(max(size, 1)) for size in (min(sizes), max(sizes)))
-    steps = (1, 2, 5) if high - low <= 3 else (1,)
-    grid = [step * 10.0**power for power in range(math.floor(low), math.ceil(high) + 1) for step in steps]
-    return [size for size in grid if 0.8 * 10**low <= size <= 1.25 * 10**high] or [10**low]
+    low, high = (max(size, 1) for size in (min(sizes), max(sizes)))
+    return round_numbers(0.8 * low, 1.25 * high, (1, 2, 5) if high <= 1000 * low else (1,)) or [low]
 
 
 def trial_points(study: Study, found: Findings) -> tuple[list[dict[str, Any]], int]:
     """Return the drawable trials off the front, and how many were dropped to limit the size of the page."""
-    objective, size = quality_objective(study.objectives), size_metric(study)
+    objective, other = quality_objective(study.objectives), other_objectives(study)[0]
     on_front = set(found.front["trial"].to_list())
     points = []
     for row in found.pooled.trials.filter(pl.col("state").is_in(["COMPLETE", "PRUNED"])).iter_rows(named=True):
-        value, cost = row.get(metric_at(objective.metric, row["stage"])), row.get(size)
-        if row["trial"] in on_front or value is None or not math.isfinite(value) or not cost or cost <= 0:
+        value, cost = row.get(metric_at(objective.metric, row["stage"])), place_of(other, row)
+        if row["trial"] in on_front or value is None or not math.isfinite(value) or cost is None:
             continue
-        series = "stopped early" if row["state"] == "PRUNED" else "search trial"
-        series = "confirmation run" if row["stage"] == "confirm" else series
-        points.append(_point(study, row, float(value), float(cost), series))
+        series = "confirmation run" if row["stage"] == "confirm" else _series(row["state"])
+        points.append(_point(study, row, float(value), cost, series))
     kept = evenly(points, MOST_POINTS)
     return kept, len(points) - len(kept)
 
 
 def front_points(study: Study, found: Findings) -> list[dict[str, Any]]:
-    """Return the front's rows as points with intervals, cheapest first, without rows that have no size."""
-    name, size = quality_name(study), size_metric(study)
+    """Return the front's rows as points with intervals, cheapest first, without rows that have no place."""
+    name, other = quality_name(study), other_objectives(study)[0]
     factor = 100 if is_share(name) else 1
     points = []
     for row in found.front.iter_rows(named=True):
-        if not row.get(size):
+        if (cost := place_of(other, row)) is None:
             continue
-        point = _point(study, row, float(row[name]), float(row[size]), "on the front")
+        point = _point(study, row, float(row[name]), cost, "on the front")
         ends = row[f"{name}_low"], row[f"{name}_high"]
         known = None not in ends and not says_little(name, *ends)
         point |= dict(zip(("low", "high"), (rounded(factor * v) if known else None for v in ends), strict=True))
@@ -145,6 +202,10 @@ def quality_range(name: str, points: list[dict[str, Any]], rows: list[dict[str, 
     return low - pad, high + pad
 
 
+def _series(state: str) -> str:
+    return "stopped early" if state == "PRUNED" else "search trial"
+
+
 def _point(study: Study, row: Mapping[str, Any], value: float, cost: float, series: str) -> dict[str, Any]:
     factor = 100 if is_share(quality_name(study)) else 1
     return {
@@ -156,31 +217,16 @@ def _point(study: Study, row: Mapping[str, Any], value: float, cost: float, seri
     }
 
 
-def _band_layer(study: Study, found: Findings, x: alt.X, y: alt.Y) -> list[Any]:
-    """Return the band of the qualities that a quarter to three quarters of the seeds attain at a size or below."""
-    sizes = {objective.metric for objective in study.objectives}
-    if found.assessed is None or size_metric(study) not in sizes or not found.assessed.attained:
-        return []
-    factor = 100 if is_share(quality_name(study)) else 1
-    values = [
-        {"size": cost, "quality": rounded(factor * a), "other": rounded(factor * b)}
-        for cost, a, b in found.assessed.attained
-    ]
-    band = inline_chart(values).mark_area(interpolate="step-after", color="role:accent", opacity=0.14, clip=True)
-    return [band.encode(x=x, y=y, y2="other:Q")]
-
-
 def _front_layers(
     study: Study, rows: list[dict[str, Any]], runs: list[dict[str, Any]], x: alt.X, y: alt.Y, color: alt.Color
 ) -> list[Any]:
     spans = [row for row in rows if row["low"] is not None]
     tip = tips("network", "trial", "size", "quality", "low", "high", "replicates")
     layers = []
-    if len(study.objectives) == 2:
-        step = inline_chart(rows).mark_line(
-            interpolate="step-after", strokeWidth=1.2, color="role:accent", opacity=0.55
-        )
-        layers.append(step.encode(x=x, y=y))
+    if _has_steps(study):
+        steps = [{**one, "next": two["size"]} for one, two in itertools.pairwise(rows)]  # no riser hides an interval
+        level = inline_chart(steps).mark_rule(strokeWidth=1.2, color="role:accent", opacity=0.55)
+        layers.append(level.encode(x=x, x2="next:Q", y=y))
     ticks = inline_chart(runs).mark_tick(
         orient="horizontal", size=9, thickness=1.2, color="role:accent", opacity=0.5, clip=True
     )
@@ -192,27 +238,45 @@ def _front_layers(
     return layers
 
 
-def _fit_layer(found: Findings, name: str, x: alt.X, y: alt.Y) -> Any:
-    sizes = np.geomspace(found.fit.smallest, found.fit.largest, 80)
-    errors = found.fit.predict(sizes)
-    quality = 100 * (1 - errors) if is_share(name) else errors
-    values = [{"size": rounded(s), "quality": rounded(q)} for s, q in zip(sizes, quality, strict=True)]
-    line = inline_chart(values).mark_line(strokeDash=[6, 4], strokeWidth=1.6, color="role:second")
-    return line.encode(x=x, y=y)
+def _has_steps(study: Study) -> bool:
+    """Return whether the best quality at each cost or below is a line: of two objectives, the other minimized."""
+    return len(study.objectives) == 2 and not is_maximized(other_objectives(study)[0])
 
 
-def _front_key(found: Findings, rows: list[dict[str, Any]], outside: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+def _fit_layers(fit: Fit, x: alt.X, y: alt.Y) -> list[Any]:
+    """Return the curve with its band, a paler band and a dashed line beyond the data, and a tooltip along it."""
+    curve, factor, layers = fit.curve, 100 if is_share(fit.metric) else 1, []
+    steps = ((fit.reach[0], curve.smallest), (curve.smallest, curve.largest), (curve.largest, fit.reach[1]))
+    for low, high in (step for step in steps if step[0] < step[1]):
+        inside = low == curve.smallest
+        values = [_fit_point(fit, size, factor) for size in np.geomspace(low, high, 40 if inside else 12).tolist()]
+        drawn = inline_chart(values).encode(x=x, y=y, tooltip=tips("size", "quality", "interval"))
+        color = {"color": "role:second", "clip": True}
+        layers.append(drawn.mark_area(opacity=0.14 if inside else 0.07, **color).encode(y="low:Q", y2="high:Q"))
+        layers.append(drawn.mark_line(strokeDash=[1, 0] if inside else [6, 4], strokeWidth=1.6, **color))
+    return layers
+
+
+def _fit_point(fit: Fit, size: float, factor: int) -> dict[str, Any]:
+    quality, low, high = (rounded(factor * each) for each in fit.quality_ends(size))
+    return {"size": rounded(size), "quality": quality, "low": low, "high": high, "interval": f"{low:.4g} to {high:.4g}"}
+
+
+def _front_key(
+    found: Findings, rows: list[dict[str, Any]], outside: list[dict[str, Any]], fit: Fit | None
+) -> Iterator[tuple[str, str]]:
     """Yield the meaning of each mark that the legend of the front lacks."""
-    if len(found.results.study.objectives) == 2 and rows:
-        yield "line", "best quality at each size or below"
+    if _has_steps(found.results.study) and len(rows) > 1:
+        metric = other_objectives(found.results.study)[0].metric
+        yield "line", f"best at each {'size' if is_size(metric) else spell_metric(metric)} or below"
     if any(row["low"] is not None for row in rows):
         yield "interval", "95% interval"
     if found.tested:
         yield "tick", "single fresh seed"
-    if found.assessed is not None and found.assessed.attained:
-        yield "band", "best network of each size or below in the middle half of the seeds"
-    if found.fit.identifiable:
-        yield "dashed", "fit to the front"
+    if fit is not None:
+        yield "dashed", "error against size, dashed where nothing was measured"
+        over = " and ".join(fit.over)
+        yield "spread", f"95% band of a network of that size{f', other {over}' if over else ''}"
     if outside:
         yield "triangle", counted(len(outside), "trial") + " beyond the drawn range"
 
@@ -221,7 +285,7 @@ def _front_caption(found: Findings, dropped: int) -> str:
     study = found.results.study
     ends = (
         better_end(quality_objective(study.objectives).metric, study.objectives, ("down", "up")),
-        better_end(size_metric(study), study.objectives, ("left", "right")),
+        better_end(other_objectives(study)[0].metric, study.objectives, ("left", "right")),
     )
     parts = [f"Better is {' and '.join(filter(None, ends))}."]
     if found.provisional:
@@ -241,13 +305,13 @@ def _front_caption(found: Findings, dropped: int) -> str:
 def replicate_points(study: Study, found: Findings) -> list[dict[str, Any]]:
     """Return every replicate of the front and of each confirmed network as one point."""
     last = counted_rows(found.pooled.reports)
-    name, size = quality_name(study), size_metric(study)
+    name, other = quality_name(study), other_objectives(study)[0]
     factor = 100 if is_share(name) else 1
     metric = metric_at(quality_objective(study.objectives).metric, found.stage)
     points = []
     for row in (confirmed(found.pooled.trials) if found.tested else found.front).iter_rows(named=True):
-        if not row.get(size):
+        if (cost := place_of(other, row)) is None:
             continue
         values = replicate_values(last, found.dataset, row["trial"], metric)
-        points += [{"size": row[size], "quality": rounded(factor * v)} for v in values if len(values) > 1]
+        points += [{"size": cost, "quality": rounded(factor * v)} for v in values if len(values) > 1]
     return points

@@ -9,13 +9,13 @@ from typing import Any
 import polars as pl
 
 from ablate.base.plain_text import counted
-from ablate.core.objectives import count_states, is_share, no_front_text, quality_objective, stopped_text
-from ablate.results.fits.fits import CurveFit, fit_curve
+from ablate.core.objectives import count_states, no_front_text, stopped_text
 from ablate.results.front.assessment import Assessment, assessments
 from ablate.results.front.confirmation import withheld_text
-from ablate.results.front.front import column_of, front_stage, metric_at
-from ablate.results.front.summary import Pick, size_metric, summary
-from ablate.results.front.tables import counted_rows, front_table, quality_name, replicate_values
+from ablate.results.front.fitted import Fit, search_fits
+from ablate.results.front.front import column_of, front_stage
+from ablate.results.front.tables import front_table
+from ablate.results.front.words import Answer, answer
 from ablate.results.front.yours import Yours, yours
 from ablate.results.trials.confirmation import Confirmations, confirmations
 from ablate.results.trials.results import Results, once
@@ -44,6 +44,10 @@ class Findings:
     def listed(self) -> pl.DataFrame:
         """The trials as in the ledger."""
         return self.results.on(self.dataset).trials
+
+    def named(self, word: str) -> str:
+        """Return ` on digits` for `on`, or an empty text where a study has one data set."""
+        return f" {word} {self.dataset}" if len(self.results.study.labels) > 1 else ""
 
     @cached_property
     def pooled(self) -> Results:
@@ -90,19 +94,10 @@ class Findings:
         """The comparison of the confirmed networks."""
         return assessments(self.results).get(self.dataset)
 
-    @cached_property
-    def fit(self) -> CurveFit:
-        """Error (1 - accuracy, or the loss) against size along the front, with the replicates of each network."""
-        study, last = self.results.study, counted_rows(self.pooled.reports)
-        objective, size = quality_objective(study.objectives), size_metric(study)
-        sizes, errors, networks = [], [], []
-        for row in () if self.provisional else self.front.iter_rows(named=True):
-            metric = metric_at(objective.metric, row["stage"])
-            values = replicate_values(last, row["dataset"], row["trial"], metric) or [row[quality_name(study)]]
-            sizes += [float(row[size] or 0)] * len(values)
-            errors += [1 - value if is_share(metric) else value for value in values]
-            networks += [row["trial"]] * len(values)
-        return fit_curve(sizes, errors, networks=networks)
+    @property
+    def fit(self) -> Fit:
+        """The fit of error against size."""
+        return search_fits(self.results)[self.dataset]
 
     @property
     def withheld(self) -> str:
@@ -110,15 +105,19 @@ class Findings:
         return withheld_text(self.results.study, self.confirmations)
 
     @cached_property
-    def summary(self) -> tuple[str, tuple[Pick, ...]]:
-        """The answer in words, with one objective that to the user's settings first, and the networks that it names."""
-        if not self.front.height:
-            return f"There is no answer yet: {self.no_front}.", ()
-        if self.withheld:
-            return self.withheld, ()
-        text, picks = summary(self.results.study, self.dataset, self.front, self.assessed)
-        said = [text] if self.yours is None else [self.yours.sentence, text]
-        return " ".join(said if len(self.results.study.objectives) == 1 else reversed(said)), picks
+    def answer(self) -> Answer | None:
+        """The answer, if there may be one."""
+        if not self.front.height or self.withheld:
+            return None
+        return answer(self.results.study, self.front, self.assessed)
+
+    @property
+    def answer_text(self) -> str:
+        """The answer in words, with one objective that to the user's settings first, or why there is none."""
+        if self.answer is None:
+            return f"There is no answer yet: {self.no_front}." if not self.front.height else self.withheld
+        said = [self.answer.text] if self.yours is None else [self.yours.sentence, self.answer.text]
+        return " ".join(said if len(self.results.study.objectives) == 1 else reversed(said))
 
     @property
     def tested(self) -> bool:

@@ -89,6 +89,12 @@ def cost_metric(objectives: Sequence[Objective]) -> str:
     return next((o.metric for o in objectives if is_cost(o.metric)), "params")
 
 
+def size_metric(objectives: Sequence[Objective]) -> str:
+    """Return the size that error is fitted against: the declared cost unless it is time."""
+    cost = cost_metric(objectives)
+    return "params" if cost == "wall_seconds" else cost
+
+
 def _cheapest_first(rows: pl.DataFrame, objectives: Sequence[Objective], stage: str) -> pl.DataFrame:
     cost = metric_values(rows, cost_metric(objectives))
     quality = quality_objective(objectives)

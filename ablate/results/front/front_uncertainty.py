@@ -1,12 +1,9 @@
-"""How certain a confirmed front is: who is on it, its hypervolume's interval, and what single seeds attain."""
+"""How certain a confirmed front is: the probability that each network is on it."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
 
-import moocore
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,21 +11,10 @@ from ablate.core.objectives import nondominated_losses
 from ablate.results.statistics.two_way import NO_SPREAD, lay_out
 
 DRAWS = 2000
-LEVEL = 0.95
 FINEST, STEPS = 0.2, 6  # smallest standard deviation of a grid, in standard errors of a mean, and their number
 NONE, WEIGHT = 1e-4, 4  # a scatter so small that equal networks are in any order; prior weight of none, of a step: 1
 EXACT = 1e-10  # smallest variance of a seed, in squares of the range of means: below it matrices are singular
-QUARTILES = (25, 75)
 Values = NDArray[np.float64]
-
-
-@dataclass(frozen=True, kw_only=True)
-class VolumeInterval:
-    """A hypervolume with its 95% interval, all in the product of the axes' units."""
-
-    value: float
-    low: float
-    high: float
 
 
 def draw_means(losses: Values, others: Values, rng: np.random.Generator, *, draws: int = DRAWS) -> Values:
@@ -97,43 +83,3 @@ def front_probabilities(losses: Values, others: Values, rng: np.random.Generator
         return None
     kept = [nondominated_losses(np.column_stack([row, others])) for row in draw_means(losses, others, rng)]
     return np.asarray(np.mean(kept, axis=0))
-
-
-def volume_interval(losses: Values, others: Values, corner: Values, rng: np.random.Generator) -> VolumeInterval | None:
-    """Return the mean and the 95% interval of the hypervolume of the front of `draw_means`.
-
-    Losses are on the axes' scales (log10 where an objective has it), `corner` [m] is the reference point, the quality
-    first. The front of measured means itself looks larger than the true one, because each of its networks was chosen by
-    its noise. None as in `front_probabilities`.
-    """
-    if losses.shape[1] < 2 or not len(losses) or lay_out(losses).total < NO_SPREAD or not np.isfinite(corner).all():
-        return None
-    drawn = [volume(row, others, corner) for row in draw_means(losses, others, rng)]
-    low, high = np.quantile(drawn, ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
-    return VolumeInterval(value=float(np.mean(drawn)), low=float(low), high=float(high))
-
-
-def volume(means: Values, others: Values, corner: Values) -> float:
-    """Return the hypervolume of networks with these mean losses, within the reference point."""
-    return float(moocore.hypervolume(np.column_stack([means, others]), ref=corner))
-
-
-def attainment(losses: Values, costs: Values) -> Values:
-    """Return for each cost the losses that a quarter and three quarters of the seeds attain, [costs, 2].
-
-    `losses` are [networks, seeds], `costs` [networks] ascending. Each seed is one front; the loss at a cost is that of
-    the surface of moocore's empirical attainment function, infinite where it is not attained.
-    """
-    networks, seeds = losses.shape
-    points = np.column_stack([np.repeat(costs, seeds), losses.reshape(-1)])
-    library: Any = moocore
-    order = np.tile(np.arange(seeds), networks)
-    by_seed = np.argsort(order, kind="stable")
-    surface = library.eaf(points[by_seed], order[by_seed] + 1, percentiles=list(QUARTILES))
-    found = np.full((networks, len(QUARTILES)), math.inf)
-    for column, percent in enumerate(QUARTILES):
-        own = surface[surface[:, 2] == percent]
-        for row, cost in enumerate(costs):
-            reached = own[own[:, 0] <= cost, 1]
-            found[row, column] = reached.min() if len(reached) else math.inf
-    return found

@@ -14,7 +14,6 @@ from ablate.results.front.tables import network, quality_name
 from ablate.results.rendering.drawing import (
     SERIES,
     Figure,
-    evenly,
     finished,
     inline_chart,
     legend,
@@ -23,7 +22,7 @@ from ablate.results.rendering.drawing import (
     series_scale,
     tips,
 )
-from ablate.results.rendering.numbers import better_end, printable, spell_metric
+from ablate.results.rendering.numbers import better_end, evenly, printable, spell_metric
 from ablate.study import Study
 
 MOST_TICKS = 10
@@ -57,7 +56,7 @@ def curves_figure(study: Study, found: Findings) -> Figure | None:
     more = f" {dropped} more curves are left out to keep the page light; reports.parquet has all." if dropped else ""
     return Figure(
         stem=f"curves-{safe_stem(found.dataset)}",
-        title=f"Learning curves on {found.dataset}",
+        title=f"Learning curves{found.named('on')}",
         caption=f"Mean over replicates of the {spell_metric(objective.metric)} by {study.unit}. Better is "
         f"{better_end(objective.metric, study.objectives, ('down', 'up'))}.{more}",
         spec=finished(alt.layer(*layers)),

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from itertools import compress
 from typing import Any
 
 import polars as pl
 
-from ablate.base.plain_text import finite, settings_text
-from ablate.core.objectives import SIZE_COLUMNS, SIZE_METRICS, is_size, quality_objective
-from ablate.results.fits.fits import FORMS, CurveFit
+from ablate.base.plain_text import settings_text
+from ablate.core.objectives import SIZE_COLUMNS, is_share, is_size, quality_objective, signed
 from ablate.results.front.assessment import Assessment, assessments
-from ablate.results.front.front import front, metric_at
-from ablate.results.rendering.numbers import DASH, compact, count, interval_text, printable, quantity, ratio
+from ablate.results.front.front import candidates, column_of, front, metric_at
 from ablate.results.statistics.intervals import Interval, metric_interval, outlying
 from ablate.results.statistics.samples import Spread, sample_interval, sources_of
 from ablate.results.trials.confirmation import users_answer
 from ablate.results.trials.results import Results, once
 from ablate.results.trials.sample_tables import spread_of
 from ablate.study import VARIANT, Study
+from ablate.study.sections import Objective
 
-MOST_ROWS = 30  # of a table in a terminal and on a page
+MOST_ROWS = 30  # of a table on a page
 MOST_NAMED = 3  # settings in a network's name
-SIZES = ("parameters", "flops", "q")  # headings, without capitals
+
+Pair = tuple[int, float]
 
 
 def model_settings(study: Study) -> list[str]:
@@ -58,9 +57,16 @@ def differing(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[s
     return [name for name in names if name in most]
 
 
-def more_text(rows: int, file: str) -> str:
-    """Return what follows a table that ends after MOST_ROWS of its `rows`; empty if it has all of them."""
-    return f"… and {rows - MOST_ROWS:,} more: {file}" if rows > MOST_ROWS else ""
+def best_so_far(study: Study, trials: pl.DataFrame, dataset: str) -> tuple[list[Pair], list[Pair]]:
+    """Return number and quality of the complete search trials that keep the constraints, and of each new best one."""
+    first = quality_objective(study.objectives)
+    rows = candidates(trials, (first,), dataset=dataset, stage="search", constraints=study.constraints).sort("trial")
+    kept: list[Pair] = list(zip(rows["trial"], column_of(rows, "search")(first.metric), strict=True))
+    bests: list[Pair] = []
+    for number, value in kept:
+        if not bests or signed(first, value) < signed(first, bests[-1][1]):
+            bests.append((number, value))
+    return kept, bests
 
 
 def shared_settings(study: Study, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -76,6 +82,17 @@ def shared_text(study: Study, rows: Sequence[Mapping[str, Any]]) -> str:
     parts = [shared.get(VARIANT) or "", settings_text(shared, [n for n in shared if n != VARIANT])]
     text = " · ".join(part for part in parts if part)
     return f"All have: {text}" if text else ""
+
+
+def note_text(study: Study, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return what the reader of a front's table needs beside it: the settings in common, and what intervals are for."""
+    name = quality_name(study)
+    over = {row[f"{name}_over"] for row in rows if row[f"{name}_low"] is not None}
+    counts = {row["replicates"] for row in rows}
+    many = f", n = {counts.pop()}" if len(counts) == 1 else ""
+    kinds = {"seeds": "on the same samples", "seeds and samples": "and other samples"}
+    intervals = f"Intervals (95%{many}) are for other seeds {kinds[over.pop()]}" if len(over) == 1 else ""
+    return ". ".join(filter(None, [shared_text(study, rows), intervals]))
 
 
 def counted_rows(reports: pl.DataFrame) -> pl.DataFrame:
@@ -101,6 +118,32 @@ def seed_values(last: pl.DataFrame, row: Mapping[str, Any], metric: str) -> list
 def quality_name(study: Study) -> str:
     """Return the quality metric without its split: `accuracy` for `val_accuracy`."""
     return quality_objective(study.objectives).metric.removeprefix("val_")
+
+
+def other_objectives(study: Study) -> list[Objective]:
+    """Return the objectives beside the quality, costs that are known before training first."""
+    quality = quality_objective(study.objectives)
+    return sorted((each for each in study.objectives if each is not quality), key=lambda each: not is_size(each.metric))
+
+
+def objective_value(objective: Objective, row: Mapping[str, Any]) -> float:
+    """Return an objective in a row of `front_table`, NaN if it is not known."""
+    value = row.get(metric_at(objective.metric, row["stage"]))
+    value = row.get(objective.metric.removeprefix("val_")) if value is None else value
+    return math.nan if value is None else float(value)
+
+
+def is_logarithmic(objective: Objective) -> bool:
+    """Return whether an objective has a logarithmic axis: if the file says so, and every size."""
+    return objective.log or is_size(objective.metric)
+
+
+def place_of(objective: Objective, row: Mapping[str, Any]) -> float | None:
+    """Return where a row lies on the axis of an objective, in percent of a share; None if it has no place there."""
+    value = objective_value(objective, row)
+    if not math.isfinite(value) or (is_logarithmic(objective) and value <= 0):
+        return None
+    return 100 * value if is_share(objective.metric) else value
 
 
 def row_interval(study: Study, row: dict[str, Any], last: pl.DataFrame) -> tuple[Interval, Spread | None]:
@@ -158,7 +201,8 @@ def network_table(results: Results, rows: pl.DataFrame) -> pl.DataFrame:
     intervals = [interval for interval, _ in measured]
     settings = [n for n in model_settings(study) + other_settings(study) if n in rows.columns]
     kept = ["dataset", "trial", "stage", "source", "variant", *settings, *SIZE_COLUMNS]
-    kept += [name for name in own_costs(study) if name in rows.columns]
+    declared = [*(each.metric for each in study.objectives), *(each.metric for each in study.constraints)]
+    kept += [name for name in dict.fromkeys(declared) if name in rows.columns and is_size(name) and name not in kept]
     quality = [
         pl.Series("split", ["test" if stage == "confirm" else "validation" for stage in rows["stage"]], pl.String()),
         pl.Series(name, [i.mean for i in intervals], pl.Float64()),
@@ -223,66 +267,3 @@ def _assessed(rows: pl.DataFrame, assessed: Mapping[str, Assessment]) -> list[pl
         pl.Series("verdict", [each and each.verdict for each in found], pl.String()),
         pl.Series("front_probability", chances, pl.Float64()),
     ]
-
-
-def own_costs(study: Study) -> list[str]:
-    """Return the costs of a user's `size` that the study declares, beside the sizes that every table has."""
-    declared = [*(each.metric for each in study.objectives), *(each.metric for each in study.constraints)]
-    return [name for name in dict.fromkeys(declared) if is_size(name) and name not in SIZE_METRICS]
-
-
-def cost_cells(study: Study, row: Mapping[str, Any]) -> list[str]:
-    """Return the cells of `own_costs`."""
-    return [quantity(name, row.get(name)) for name in own_costs(study)]
-
-
-def without_unknown_sizes(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[list[str], list[list[str]]]:
-    """Return headings and rows of a front without the columns of sizes that no network's is known of."""
-    columns = [heading.casefold() not in SIZES for heading in headings]
-    kept = [known or any(row[i] != DASH for row in rows) for i, known in enumerate(columns)]
-    return [*compress(headings, kept)], [[*compress(row, kept)] for row in rows]
-
-
-def front_cells(
-    study: Study, row: dict[str, Any], without: Collection[str] = (), by: Collection[str] = ()
-) -> list[str]:
-    """Return the cells of one row of `front_table` as text; `without` and `by` as in `network`."""
-    name = quality_name(study)
-    return [
-        printable(f"{network(study, row, without, by)}{' (yours)' * row['yours']}"),
-        count(row.get("params")),
-        compact(row.get("flops")),
-        ratio(row.get("q")),
-        quantity(name, row[name]),
-        interval_text(name, row[f"{name}_low"], row[f"{name}_high"], row["replicates"]),
-        str(row["replicates"]),
-        str(row["trial"]),
-    ]
-
-
-def fits_table(fits: dict[str, CurveFit], metric: str) -> pl.DataFrame:
-    """Return one row per data set: the chosen form or the reason for none, its parameters and every AICc."""
-    rows = [
-        {
-            "dataset": dataset,
-            "error_of": metric,
-            "label": fit.label,
-            "reason": fit.reason,
-            "sizes": fit.sizes,
-            "networks": fit.networks,
-            "points": fit.points,
-            **{name: finite(getattr(fit, name)) for name in _FLOATS},
-            **{f"aicc_{form.replace('-', '_')}": finite(fit.aicc.get(form)) for form in FORMS},
-        }
-        for dataset, fit in fits.items()
-    ]
-    return pl.DataFrame(rows, schema=_FIT_SCHEMA)
-
-
-_FLOATS = ("smallest", "largest", "floor", "amplitude", "exponent", "exponent_low", "exponent_high", "misfit")
-_FIT_SCHEMA: dict[str, pl.DataType] = {
-    **dict.fromkeys(("dataset", "error_of", "label", "reason"), pl.String()),
-    **dict.fromkeys(("sizes", "networks", "points"), pl.Int64()),
-    **dict.fromkeys(_FLOATS, pl.Float64()),
-    **dict.fromkeys((f"aicc_{form.replace('-', '_')}" for form in FORMS), pl.Float64()),
-}

@@ -122,7 +122,7 @@ def _beside_best(results: Results, own: Row, rivals: Sequence[Row], front: Seque
     numbers += quantity(name, own[name])
     if searched:
         seeds = "the search's own seed" + "s" * (own["replicates"] > 1)
-        text = f"Better than {who} on {seeds}: {numbers}. The best was chosen by this number, so no interval is given."
+        text = f"Better than {who} on {seeds}: {numbers}."
         return Yours(trial=None, standing="unconfirmed", sentence=text)
     assessed = assessments(results).get(own["dataset"])
     if assessed is None:

@@ -2,8 +2,8 @@
 
 A random forest is fitted to all trials of the search. Of its predictions over draws of the space, not over the trials
 that the sampler chose, the first-order and total shares of variance are Sobol's (Jansen's estimators, Computer Physics
-Communications 1999). A permutation test says which settings the trials tell from chance. docs/calibration.md compares
-the forest with PED-ANOVA where the truth is known.
+Communications 1999). A permutation test says which settings the trials tell from chance. What is right how often:
+docs/measured/calibration.md.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ablate.base.plain_text import counted
 from ablate.base.randomness import stream
 from ablate.study.space import Choices, FloatRange, IntRange, Range, Space
 
@@ -25,6 +24,7 @@ LEVEL = 0.01  # of the test of each setting: above it the setting is not told fr
 PERMUTATIONS = 99
 DRAWS, TREES = 512, 128  # of the shares
 TEST_DRAWS, TEST_TREES = 64, 12  # of the test, whose statistic and null are computed alike
+TREE_TRIALS = 512  # that each tree of the test draws at most: its time does not grow with the search
 Values = NDArray[np.float64]
 
 
@@ -32,36 +32,28 @@ Values = NDArray[np.float64]
 class Importance:
     """The importance of one setting: its `first`-order and `total` share of the variance over the space, 0 to 1.
 
-    `p` is that of the permutation test; `active` counts the trials in which the setting was searched. Both are of the
-    surrogate; a size, which is counted and not learnt, has neither. From draws of a size `first` is not known.
+    `p` is that of the permutation test; `active` counts the trials in which the setting was searched.
     """
 
     parameter: str
-    first: float | None
+    first: float
     total: float
-    p: float | None = None
-    active: int | None = None
+    p: float
+    active: int
 
     @property
     def is_told(self) -> bool:
         """Whether the setting's influence is told from chance."""
-        return self.p is None or self.p <= LEVEL
+        return self.p <= LEVEL
 
 
 @dataclass(frozen=True, kw_only=True)
 class Importances:
-    """The importances for one objective, the largest total first; without any, `reason` says why.
-
-    They rest on `trials`, or for a size on counted `networks`; `error` is the largest standard error of a share, 0 of
-    shares that are exact.
-    """
+    """The importances for one objective from `trials`, the largest total first; none of too few trials."""
 
     metric: str
     rows: tuple[Importance, ...]
-    trials: int | None = None
-    reason: str = ""
-    networks: int = 0
-    error: float = 0.0
+    trials: int
 
     @property
     def order(self) -> tuple[str, ...]:
@@ -86,15 +78,16 @@ def importances(
     kept = [place for place, value in enumerate(losses) if math.isfinite(value)]
     values, chosen = np.array([losses[place] for place in kept]), [settings[place] for place in kept]
     names = [name for name, spec in space.ranges.items() if _varies(spec) and any(name in own for own in chosen)]
-    if reason := _refusal(values, names):
-        return Importances(metric=metric, trials=len(kept), rows=(), reason=reason)
+    if len(values) < LEAST or not names or values.min() == values.max():
+        return Importances(metric=metric, trials=len(kept), rows=())
     rng = stream(study_seed, dataset, 0, "importance", metric)
     table = np.array([_encoded(space, own) for own in chosen])
-    first, total, variance = _shares(table, values, _blocks(space, names, rng, DRAWS), TREES)
+    first, total, variance = _shares(table, values, _blocks(space, names, rng, DRAWS), TREES, len(kept))
     blocks = _blocks(space, names, rng, TEST_DRAWS)
-    true, reached = _shares(table, values, blocks, TEST_TREES)[1], np.ones(len(names))
+    drawn, reached = min(len(kept), TREE_TRIALS), np.ones(len(names))
+    true = _shares(table, values, blocks, TEST_TREES, drawn)[1]
     for _ in range(PERMUTATIONS):
-        reached += _shares(table, rng.permutation(values), blocks, TEST_TREES)[1] >= true
+        reached += _shares(table, rng.permutation(values), blocks, TEST_TREES, drawn)[1] >= true
     p = reached / (PERMUTATIONS + 1)
     rows = [
         Importance(
@@ -117,21 +110,15 @@ def _varies(spec: Range) -> bool:
     return spec.count() != 1
 
 
-def _refusal(losses: Values, names: Sequence[str]) -> str:
-    if len(losses) < LEAST:
-        return f"{counted(len(losses), 'trial')}, {LEAST} are needed"
-    if not names:
-        return "no setting with more than one value is searched"
-    if losses.min() == losses.max():
-        return "all trials have the same value"
-    return ""
+def _shares(table: Values, values: Values, blocks: Values, trees: int, drawn: int) -> tuple[Values, Values, float]:
+    """Return the first-order and total variances [settings] of a forest over `blocks`, and the whole variance.
 
-
-def _shares(table: Values, values: Values, blocks: Values, trees: int) -> tuple[Values, Values, float]:
-    """Return the first-order and total variances [settings] of a forest over `blocks`, and the whole variance."""
+    Each of its `trees` learns from `drawn` trials, with replacement.
+    """
     from sklearn.ensemble import RandomForestRegressor
 
-    forest = RandomForestRegressor(trees, min_samples_leaf=2, random_state=0).fit(table, values)  # type: ignore[no-untyped-call]
+    forest: Any = RandomForestRegressor  # scikit-learn has no types
+    forest = forest(trees, min_samples_leaf=2, random_state=0, max_samples=drawn).fit(table, values)
     one, two, *swapped = forest.predict(np.concatenate(blocks)).reshape(len(blocks), -1)
     variance = float(np.var(np.concatenate([one, two])))
     first = np.array([variance - ((two - each) ** 2).mean() / 2 for each in swapped])

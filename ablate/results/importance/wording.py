@@ -14,11 +14,9 @@ from ablate.base.plain_text import short_name
 from ablate.core.objectives import is_cost, is_size
 from ablate.results.front.findings import Findings
 from ablate.results.front.front import metric_values
-from ablate.results.importance.figures import UNTOLD, matter_figures, share_text
-from ablate.results.importance.importance import LEVEL, PERMUTATIONS, Importance, Importances, importances
-from ablate.results.importance.size_shares import noted_importances
-from ablate.results.rendering.drawing import safe_stem
-from ablate.results.rendering.latex import PageTable
+from ablate.results.importance.figures import UNTOLD, importance_figure, share_text
+from ablate.results.importance.importance import Importance, Importances, importances
+from ablate.results.rendering.grid import PageTable
 from ablate.results.rendering.numbers import DASH, capital, printable, spell_metric
 from ablate.results.trials.tables import searched_values
 from ablate.study import Study
@@ -29,38 +27,18 @@ COLUMNS: dict[str, pl.DataType] = {
     **dict.fromkeys(("importance", "first_order", "p"), pl.Float64()),
     **dict.fromkeys(("active", "trials"), pl.Int64()),
 }
-METHOD = (
-    "Importance",
-    "The total share of an objective's variance over the whole space that a setting has, alone and together with "
-    "others (Sobol'), so the shares of one objective may sum to more than 100%. A size is counted on networks of the "
-    "space, without training; its variance is that of log10, and a setting that never changes it is not listed. Other "
-    "objectives are learnt: a random forest is fitted to all search trials that have a number, with a forecast for "
-    "those that were stopped early, and the shares are those of its predictions. A setting is not told from chance if "
-    f"it has as much influence in more than {100 * LEVEL:g}% of {PERMUTATIONS} forests of permuted numbers. "
-    "Importance describes the ranges of this search; it is not what a change of the setting gains.",
-)
-CHOSEN = "The {} sampler chose these trials: where it tried little, the forest knows little."
+CHOSEN = "The {} sampler chose these trials: where it tried little, the order of the settings may be wrong."
 EVEN = ("random", "qmc", "grid")  # samplers that do not look at results
 
 
-def complete_search(trials: pl.DataFrame, dataset: str) -> pl.DataFrame:
-    """Return the complete search trials of a data set."""
-    return trials.filter(pl.col("dataset") == dataset, pl.col("stage") == "search", pl.col("state") == "COMPLETE")
-
-
 def search_importances(found: Findings) -> tuple[Importances, ...]:
-    """Return the importances of a data set's searched settings, one for each objective in the file's order.
-
-    Those for a size are in the ledger's events; the others are learnt from the trials.
-    """
+    """Return the importances of a data set's searched settings, one for each measured objective in the file's order."""
     study, dataset = found.results.study, found.dataset
     space = study.space_for(dataset)
     rows = found.listed.filter(pl.col("stage") == "search", pl.col("state").is_in(["COMPLETE", "PRUNED"]))
     settings = searched_values(rows, space)
     return tuple(
-        noted_importances(objective.metric, found.results.events, dataset)
-        if is_size(objective.metric)
-        else importances(
+        importances(
             objective.metric,
             forecasts(rows, found.pooled.reports, dataset, objective.metric),
             settings,
@@ -69,6 +47,7 @@ def search_importances(found: Findings) -> tuple[Importances, ...]:
             dataset=dataset,
         )
         for objective in study.objectives
+        if not is_size(objective.metric)
     )
 
 
@@ -128,16 +107,14 @@ def setting_labels(names: Sequence[str]) -> dict[str, str]:
 
 
 def what_matters(found: Findings) -> dict[str, Any]:
-    """Return the template's values of the section: figures, table, sentences; and the importances themselves."""
+    """Return the template's values of the section: figure, table, sentences; and the importances themselves."""
     study, objectives = found.results.study, search_importances(found)
     labels = setting_labels(study.space_for(found.dataset).names())
     return {
         "importances": objectives,
         "sentences": _sentences(study, found, objectives, labels),
         "table": _page_table(found.dataset, objectives, labels),
-        "figures": matter_figures(
-            study, found.dataset, complete_search(found.listed, found.dataset), objectives, labels
-        ),
+        "figure": importance_figure(found.dataset, objectives, labels),
     }
 
 
@@ -155,10 +132,7 @@ def _page_table(dataset: str, objectives: Sequence[Importances], labels: Mapping
         for name in dict.fromkeys(name for each in known for name in each.order)
     ]
     headings.append("Searched in")
-    if all(row[-1] == DASH for row in rows):  # nothing is learnt from trials
-        headings, rows = headings[:-1], [row[:-1] for row in rows]
     return PageTable(
-        stem=f"importance-{safe_stem(dataset)}",
         caption=f"Importance of the settings of {dataset}",
         headings=headings,
         groups={"": rows},
@@ -171,27 +145,24 @@ def _cells(row: Importance | None) -> list[str]:
         return [DASH, DASH]
     if not row.is_told:
         return [UNTOLD, DASH]
-    return [share_text(row.total), DASH if row.first is None else share_text(row.first)]
+    return [share_text(row.total), share_text(row.first)]
 
 
 def _active(by_name: Sequence[Mapping[str, Importance]], name: str, known: Sequence[Importances]) -> str:
     """Return in how many of the trials that a forest learnt from a setting was searched."""
-    for own, each in zip(by_name, known, strict=True):
-        active = own[name].active if name in own else None
-        if active is not None:
-            return f"all {each.trials:,}" if active == each.trials else f"{active:,} of {each.trials:,}"
-    return DASH
+    places = zip(by_name, known, strict=True)
+    active, trials = next((own[name].active, each.trials) for own, each in places if name in own)
+    return f"all {trials:,}" if active == trials else f"{active:,} of {trials:,}"
 
 
 def _sentences(
     study: Study, found: Findings, objectives: Sequence[Importances], labels: Mapping[str, str]
 ) -> list[str]:
-    """Return what the numbers rest on: networks counted, trials used and left out, conditions, and what is missing."""
-    sentences = [_counted(each, labels) for each in objectives if each.rows and each.networks]
+    """Return what the numbers rest on: trials used and left out, conditions, and what is missing."""
+    sentences = []
     search = found.listed.filter(pl.col("stage") == "search")
-    learnt = [each for each in objectives if each.rows and each.trials is not None]
+    learnt = [each for each in objectives if each.rows]
     for each in learnt[:1]:
-        assert each.trials is not None
         states = Counter(search["state"].to_list())
         stopped = min(states["PRUNED"], each.trials - states["COMPLETE"])
         names = " and ".join(spell_metric(each.metric) for each in learnt)
@@ -203,27 +174,10 @@ def _sentences(
         sentences += [
             f"{labels[row.parameter]} was searched in {row.active:,} of these trials, and counts in those."
             for row in each.rows
-            if row.active is not None and row.active < each.trials
+            if row.active < each.trials
         ]
     for each in objectives:
         untold = [labels[row.parameter] for row in each.rows if not row.is_told]
         if untold:
             sentences.append(f"Not told from chance for {spell_metric(each.metric)}: {', '.join(untold)}.")
-    reasons: dict[str, list[str]] = {}
-    for each in objectives:
-        if each.reason:
-            reasons.setdefault(each.reason, []).append(spell_metric(each.metric))
-    sentences += [f"No importances for {' and '.join(names)}: {reason}." for reason, names in reasons.items()]
     return sentences
-
-
-def _counted(found: Importances, labels: Mapping[str, str]) -> str:
-    """Return what the shares of a size rest on, and which settings have none."""
-    name = spell_metric(found.metric)
-    how = f"counted on all {found.networks:,} networks of the space"
-    if found.error:
-        how = f"estimated from {found.networks:,} networks drawn from the space (standard error at most "
-        how += f"{100 * found.error:.1f} points)"
-    text = f"{capital(name)}: {how}, not learnt from trials."
-    without = [label for setting, label in labels.items() if setting not in found.order]
-    return f"{text} Without influence: {', '.join(without)}." if without else text

@@ -1,29 +1,34 @@
-"""The shared parts of all figures: palettes, scales, legend, fonts; and their files as PNG, SVG and CSV."""
+"""The shared parts of all figures: palettes, scales, legend, fonts; and their files as SVG and PDF."""
 
 from __future__ import annotations
 
-import json
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
 from typing import Any
 
 import altair as alt
-import numpy as np
-import polars as pl
 import vl_convert
 from markupsafe import Markup
-
-from ablate.results.trials.tables import csv_text
 
 PNG_WIDTH, HEIGHT, PNG_SCALE = 760, 380, 2
 PANEL_COLUMNS, PANEL_WIDTH = 2, 250  # of a figure of panels as PNG; labels need additional space
 SERIES = ("search trial", "stopped early", "confirmation run", "on the front")
 COLORS = ("role:faint", "role:faint", "role:second", "role:accent")
 SHAPES = ("circle", "cross", "diamond", "circle")
+
+# The key of a figure in a file: a character for each glyph of parts.html.j2.
+SIGNS = {
+    "dot": "●", "ring": "○", "cross": "+", "diamond": "◆", "triangle": "▼", "line": "―", "dashed": "- -",
+    "baseline": "¦", "zero": "┃", "interval": "|", "across": "―", "broad": "▬", "tick": "–", "upright": "ı",
+    "band": "▒", "spread": "▒", "bar": "▬",
+}  # fmt: skip
+KEY_WIDTH = 110  # characters
+TITLE = {"anchor": "start", "fontSize": 15, "color": "role:ink", "subtitleColor": "role:muted", "subtitleFontSize": 12,
+         "subtitlePadding": 6, "offset": 14}  # fmt: skip
 
 ELEMENT = re.compile(r"<(?:path|line|rect) [^<>]*/>")  # Vega writes < and > in a text as &lt; and &gt;
 
@@ -78,17 +83,21 @@ class Figure:
 
     @cached_property
     def svg(self) -> str:
-        """The figure as an SVG file, in light colours on white."""
-        spec = paint({**self.picture(), "background": "role:paper"}, PALETTES["light"])
-        return _numbered(without_layers(str(vl_convert.vegalite_to_svg(spec))))
+        """The figure as an SVG file, in light colours on white, below its title and its key."""
+        return _drawn(self.titled())
 
     @property
     def inline(self) -> Markup:
-        """The same picture as a part of a page: its ids are unique there, its colours are those of page.css."""
-        own = re.sub(r'( id="|url\(#|href="#)(part[0-9]+)', rf"\1{self.stem}-\2", self.svg)
+        """The picture as a part of a page, which has title and key: ids are unique there, colours those of page.css."""
+        own = re.sub(r'( id="|url\(#|href="#)(part[0-9]+)', rf"\1{self.stem}-\2", _drawn(self.picture()))
         for role, colour in PALETTES["light"].items():
             own = own.replace(f'"{colour}"', f'"var(--{role.removeprefix("role:")})"')
         return Markup(own)
+
+    def titled(self) -> dict[str, Any]:
+        """Return the specification of the whole figure below its title and its key."""
+        key = " · ".join(f"{SIGNS[glyph]} {meaning}" for glyph, meaning in self.key)
+        return {**self.picture(), "title": {"text": self.title, "subtitle": textwrap.wrap(key, KEY_WIDTH), **TITLE}}
 
     def picture(self) -> dict[str, Any]:
         """Return the specification of the whole figure at PNG_WIDTH, panels in PANEL_COLUMNS."""
@@ -101,6 +110,11 @@ class Figure:
             parts.append({**own, "title": title, "width": PANEL_WIDTH})
         shared = {key: value for key, value in self.panels[0].spec.items() if key in ("config", "$schema")}
         return {**shared, "concat": parts, "columns": PANEL_COLUMNS, "spacing": 28}
+
+
+def _drawn(picture: Mapping[str, Any]) -> str:
+    spec = paint({**picture, "background": "role:paper"}, PALETTES["light"])
+    return _numbered(without_layers(str(vl_convert.vegalite_to_svg(spec))))
 
 
 def paint(spec: Any, palette: Mapping[str, str]) -> Any:
@@ -117,56 +131,14 @@ def svg(figure: Figure) -> str:
     return figure.svg
 
 
-def data(figure: Figure) -> str:
-    """Return what a figure draws as a CSV file."""
-    return csv_text(drawn_data(figure))
+def pdf(figure: Figure) -> bytes:
+    """Return a figure as a PDF file, in light colours on white."""
+    return bytes(vl_convert.svg_to_pdf(figure.svg))
 
 
 def png(figure: Figure) -> bytes:
     """Return a figure as a PNG file, in light colours on white, at twice its size in pixels."""
     return bytes(vl_convert.svg_to_png(figure.svg, scale=PNG_SCALE))
-
-
-def drawn_data(figure: Figure) -> pl.DataFrame:
-    """Return what a figure draws: one row per point, bar or vertex of a line, in the order of drawing.
-
-    The first column of a figure of panels is the panel's title. Column `drawn_as` lists the marks that show the row,
-    such as `rule, point`. The other columns are the fields of the figure's specification.
-    """
-    rows: dict[tuple[str, int], dict[str, Any]] = {}
-    for panel in figure.panels or (figure,):
-        title = {"panel": panel.title} if figure.panels else {}
-        for mark, values in _layers_of(panel.spec, ()):
-            seen: Counter[str] = Counter()  # two seeds with equal values are two rows
-            for value in values:
-                text = json.dumps({**title, **value}, sort_keys=True)
-                row = rows.setdefault((text, seen[text]), {**title, "drawn_as": [], **value})
-                row["drawn_as"] += [mark] if mark not in row["drawn_as"] else []
-                seen[text] += 1
-    names = list(dict.fromkeys(name for row in rows.values() for name in row))
-    return pl.DataFrame({name: _cells([row.get(name) for row in rows.values()]) for name in names})
-
-
-def _cells(values: list[Any]) -> pl.Series:
-    texts = [", ".join(value) if isinstance(value, list) else value for value in values]
-    numbers = all(value is None or isinstance(value, int | float) for value in texts)
-    return pl.Series(texts if numbers else [None if value is None else str(value) for value in texts], strict=False)
-
-
-def drawn_rows(figure: Figure) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows of all layers of a figure or its panels."""
-    for panel in figure.panels or (figure,):
-        for _, values in _layers_of(panel.spec, ()):
-            yield from values
-
-
-def _layers_of(spec: Mapping[str, Any], above: Sequence[Any]) -> Iterator[tuple[str, Sequence[Any]]]:
-    """Yield mark and rows of each layer of a specification; a layer without data draws those of the layer above."""
-    values = spec["data"]["values"] if "data" in spec else above
-    if "mark" in spec:
-        yield (spec["mark"]["type"] if isinstance(spec["mark"], dict) else spec["mark"]), values
-    for layer in spec.get("layer", ()):
-        yield from _layers_of(layer, values)
 
 
 def without_layers(svg: str) -> str:
@@ -204,13 +176,6 @@ def safe_stem(name: str) -> str:
     return (stem or "_") if plain else f"{stem}-{sha256(name.encode()).hexdigest()[:8]}"
 
 
-def evenly(items: list[Any], most: int) -> list[Any]:
-    """Return at most `most` items, spread evenly over the list, in order."""
-    if len(items) <= most:
-        return items
-    return [items[i] for i in np.linspace(0, len(items) - 1, most).round().astype(int)] if most else []
-
-
 def inline_chart(values: list[dict[str, Any]]) -> Any:
     """Return a chart whose data are in the specification."""
     inline: Any = alt.Data
@@ -222,13 +187,15 @@ def tips(*fields: str) -> list[alt.Tooltip]:
     return [alt.Tooltip(f"{field}:N") for field in fields]
 
 
-def row_axes(field: str, order: list[str], *, label: int, zero: bool) -> tuple[alt.Y, Callable[[str], alt.X]]:
+def row_axes(
+    field: str, order: list[str], *, label: int, zero: bool, title: str
+) -> tuple[alt.Y, Callable[[str], alt.X]]:
     """Return the axis of named rows, labels of at most `label` pixels, and the axis of a field of numbers."""
     axis = alt.Axis(labelLimit=label, ticks=False, domain=False, labelColor="role:ink", grid=True, labelPadding=8)
     y = alt.Y(f"{field}:N", sort=order, title=None, scale=alt.Scale(domain=order), axis=axis)
     numbers = alt.Axis(tickCount=4, grid=False, labelFlush=12)
     scale = alt.Scale(zero=zero, nice=False, padding=14)
-    return y, lambda name: alt.X(f"{name}:Q", title=None, scale=scale, axis=numbers)
+    return y, lambda name: alt.X(f"{name}:Q", title=title, scale=scale, axis=numbers)
 
 
 def series_scale(*points: Iterable[Mapping[str, Any]], of: Sequence[str] = COLORS) -> alt.Scale:
@@ -239,8 +206,10 @@ def series_scale(*points: Iterable[Mapping[str, Any]], of: Sequence[str] = COLOR
 
 
 def legend() -> alt.Legend:
-    """Return the legend of all series, above the figure, in two columns to fit a phone."""
-    return alt.Legend(orient="top", direction="horizontal", symbolOpacity=1, columns=2, labelLimit=260)
+    """Return the legend above a figure, in two columns for a phone."""
+    return alt.Legend(
+        orient="top", direction="horizontal", symbolOpacity=1, columns=2, columnPadding=28, labelLimit=260
+    )
 
 
 def finished(chart: Any, *, height: int = HEIGHT) -> dict[str, Any]:

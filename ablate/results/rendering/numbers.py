@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
 
 from ablate.base.plain_text import one_printable_line
 from ablate.core.objectives import SIZE_METRICS, ObjectiveLike, is_higher_better, is_share
@@ -140,6 +143,24 @@ def better_end(metric: str, objectives: Iterable[ObjectiveLike], ends: tuple[str
     """Return the one of two ends, of low and of high values, at which a metric is better; '' if nothing says it."""
     higher = is_higher_better(metric, objectives)
     return "" if higher is None else ends[higher]
+
+
+def decade(value: float) -> int:
+    """Return the power of ten of a positive number."""
+    return math.floor(math.log10(value))
+
+
+def round_numbers(low: float, high: float, steps: Iterable[float] = (1, 2, 5)) -> list[float]:
+    """Return `steps` times the powers of ten between two positive numbers, in order."""
+    grid = (step * 10.0**power for power in range(decade(low), decade(high) + 1) for step in steps)
+    return [value for value in grid if low <= value <= high]
+
+
+def evenly(items: list[Any], most: int) -> list[Any]:
+    """Return at most `most` items, spread evenly over the list, in order."""
+    if len(items) <= most:
+        return items
+    return [items[i] for i in np.linspace(0, len(items) - 1, most).round().astype(int)] if most else []
 
 
 def printable(text: str) -> str:

@@ -1,4 +1,4 @@
-"""One self-contained page with figures as PNG and tables as CSV, built from the ledger's tables alone."""
+"""One self-contained page with figures as SVG and PDF and tables as CSV, built from the ledger's tables alone."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Group
 
-from ablate.results.comparison.effect_table import effect_lines
+from ablate.results.comparison.fitted import comparison_fits
 from ablate.results.comparison.terminal import comparison_lines
+from ablate.results.front.curve_words import fit_lines
 from ablate.results.front.tables import front_table
 from ablate.results.front.terminal import front_lines
 from ablate.results.report.attention_maps import write_maps
@@ -38,7 +39,7 @@ __all__ = [
 def result_lines(results: Results) -> RenderableType:
     """Return the result of a study for a terminal: its comparison if it has one, otherwise its fronts."""
     if results.study.compare is not None:
-        return Group(comparison_lines(results), *effect_lines(results))
+        return Group(comparison_lines(results), *fit_lines(comparison_fits(results).values()))
     return front_lines(results)
 
 
@@ -49,7 +50,7 @@ def draw_figures(results: Results) -> list[Figure]:
 
 
 def write_report(results: Results, home: Path) -> Path:
-    """Write home/report/index.html, *.csv and *.png; return the page's path.
+    """Write home/report/index.html, the tables as CSV and the figures as SVG and PDF; return the page's path.
 
     A study with `compare` or `campaign` has its own kind of page (docs/compare.md, docs/campaign.md). Raises
     AblateError, in one line, if the folder cannot be written.

@@ -11,7 +11,7 @@ import polars as pl
 
 from ablate.results.campaign.figures import campaign_figures
 from ablate.results.rendering.drawing import Figure
-from ablate.results.rendering.latex import PageTable
+from ablate.results.rendering.grid import PageTable
 from ablate.results.rendering.numbers import DASH, format_signed, printable, spell_metric
 from ablate.results.report.frame import Page, render_page
 from ablate.results.trials.results import Results
@@ -36,7 +36,7 @@ def build(results: Results, *, live: bool = False) -> Page:
     assert asked is not None
     tables = {"campaign.csv": campaign_table(campaign), "trials.csv": results.trials}
     groups = {f"Reign {n}": [*map(_cells, rows)] for n, rows in groupby(campaign["rows"], lambda row: row["reign"])}
-    listed = PageTable(stem="campaign", caption="Candidates", headings=HEADINGS, groups=groups, csv="campaign.csv")
+    listed = PageTable(caption="Candidates", headings=HEADINGS, groups=groups, csv="campaign.csv")
     mode = f"{asked.mode}, error: {asked.error}"
     html = render_page(
         "campaign.html.j2",
@@ -50,7 +50,7 @@ def build(results: Results, *, live: bool = False) -> Page:
         methods=METHODS,
         files=list(tables),
     )
-    return Page(html=html, tables=tables, drawn=drawn, shown=[listed] if groups else [])
+    return Page(html=html, tables=tables, drawn=drawn)
 
 
 def draw(results: Results) -> list[Figure]:

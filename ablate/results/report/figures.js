@@ -30,9 +30,8 @@
   // By trial: the trials of its network, which are a search trial and those that confirm it.
   function networksOf(scope) {
     const groups = new Map();
-    for (const each of scope.querySelectorAll("details[data-trial]")) {
-      const source = Number(each.dataset.source || each.dataset.trial);
-      groups.set(source, [...(groups.get(source) || [source]), Number(each.dataset.trial)]);
+    for (const [trial, source] of Object.entries(JSON.parse(scope.dataset.confirms || "{}"))) {
+      groups.set(source, [...(groups.get(source) || [source]), Number(trial)]);
     }
     return new Map([...groups.values()].flatMap((group) => group.map((trial) => [trial, group])));
   }
@@ -122,34 +121,11 @@
     mark(root, scope, [...new Set(all)]);
   }
 
-  // The descriptions of a point's trial, or of the trials of its variant in the column of its panel.
-  function described(root, box, field, datum) {
-    const all = [...(scopeOf(box) || root).querySelectorAll("details[data-trial]")];
-    if (field === "trial") return all.filter((each) => each.dataset.trial === String(datum.trial));
-    const columns = root.querySelector("[data-columns]");
-    const places = columns ? JSON.parse(columns.dataset.columns)[box.dataset.column] || [] : [];
-    return all.filter((each) => each.dataset.variant === datum.variant && places.includes(each.dataset.place));
-  }
-
-  function open(root, box, field, datum) {
-    const found = described(root, box, field, datum);
-    const missing = (scopeOf(box) || root).querySelector(".undescribed");
-    missing.hidden = found.length > 0;
-    missing.querySelector("b").textContent = field + " " + datum[field];
-    for (let each of found) {
-      for (; each; each = each.parentElement) if (each.tagName === "DETAILS") each.open = true;
-    }
-    (found[0] || missing).scrollIntoView({ block: "center" });
-    if (found[0]) found[0].querySelector("summary").focus({ preventScroll: true });
-  }
-
-  function tooltip(root, box, field, value, sanitize) {
+  function tooltip(field, value, sanitize) {
     if (value === null || typeof value !== "object") return sanitize(String(value));
-    const found = field && field in value ? described(root, box, field, value) : [];
     const { low, high, ...own } = field ? value : {};
     const interval = high === undefined ? {} : { "95% interval": low + " to " + high };
-    const tip = found.length === 1 ? JSON.parse(found[0].dataset.tip) : {};
-    const rows = Object.entries(field ? { ...own, ...interval, ...tip } : value);
+    const rows = Object.entries(field ? { ...own, ...interval } : value);
     const cell = (kind, text) => '<td class="' + kind + '">' + sanitize(String(text)) + "</td>";
     const lines = rows.map(([name, text]) => "<tr>" + cell("key", name) + cell("value", text) + "</tr>");
     return "<table><tbody>" + lines.join("") + "</tbody></table>";
@@ -163,17 +139,15 @@
     const scope = scopeOf(box);
     const data = split ? onSplit(original, split, scope) : original;
     const spec = painted(field ? markable(data, field) : data, palette);
-    const formatTooltip = (value, sanitize) => tooltip(root, box, field, value, sanitize);
+    const formatTooltip = (value, sanitize) => tooltip(field, value, sanitize);
     const shown = { disableDefaultStyle: true, formatTooltip };
     const options = { actions: false, renderer: "canvas", ast: true, tooltip: shown }; // ast: without eval
     const { view } = await window.vegaEmbed(box, spec, options);
     box.view = view;
     views.push({ view, field, scope });
     view.addEventListener("click", (event, item) => {
-      if (!field || !item || !item.datum || !(field in item.datum)) return;
-      const trials = field === "trial" && scope && scope.dataset.trials; // on a page of `ablate ui`
-      if (trials) location.href = trials + item.datum.trial;
-      else open(root, box, field, item.datum);
+      const trials = scope && scope.dataset.trials; // on a page of `ablate ui`
+      if (trials && item && item.datum && "trial" in item.datum) location.href = trials + item.datum.trial;
     });
     if (!field) return;
     view.signal("marked", marksOf(scope)).runAsync();

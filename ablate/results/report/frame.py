@@ -21,9 +21,7 @@ from markupsafe import Markup
 from ablate import __version__
 from ablate.base.cache import cached_bytes
 from ablate.base.files import DiskFolder
-from ablate.results.rendering.drawing import PALETTES, Figure, data, png, svg
-from ablate.results.rendering.latex import PageTable, latex
-from ablate.results.statistics.intervals import smallest_effect
+from ablate.results.rendering.drawing import PALETTES, Figure, pdf, svg
 from ablate.results.trials.tables import cannot_write, csv_text
 from ablate.study import Study
 
@@ -35,22 +33,19 @@ LIVE = Markup("<!-- ablate: live -->")  # in a page for `ablate ui`, where the p
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """A page as HTML, and what its files show: tables by file name, figures, and tables for LaTeX."""
+    """A page as HTML, its tables by file name, and its figures."""
 
     html: str
     tables: Mapping[str, pl.DataFrame]
     drawn: Sequence[Figure]
-    shown: Sequence[PageTable] = ()
 
     def files(self) -> Iterator[tuple[str, Callable[[], str | bytes]]]:
         """Yield the name of each file beside the page, and a function that returns its content."""
         for name, table in self.tables.items():
             yield name, partial(csv_text, table)
         for figure in self.drawn:
-            for suffix, make in ((".svg", svg), (".png", png), (".csv", data)):
+            for suffix, make in ((".svg", svg), (".pdf", pdf)):
                 yield f"{figure.stem}{suffix}", partial(make, figure)
-        for each in self.shown:
-            yield f"{each.stem}.tex", partial(latex, each)
 
 
 def render_page(template: str, study: Study, drawn: Sequence[Figure], *, live: bool = False, **parts: Any) -> str:
@@ -70,7 +65,6 @@ def render_page(template: str, study: Study, drawn: Sequence[Figure], *, live: b
         scripts=scripts,
         digests=Markup(" ".join(map(digest, scripts))),
         live=LIVE if live else "",
-        effects=[(n, f"{smallest_effect(n):.1f}") for n in (2, 3, 5, 10, 20)],
         versions=versions(),
         command=f"ablate report {study.name}",
         **parts,
@@ -84,11 +78,9 @@ def render(template: str, **values: Any) -> str:
 
 
 def write_files(folder: Path, page: Page) -> Path:
-    """Write index.html, tables by file name, figures as PNG, SVG and CSV, and the page's tables as LaTeX.
+    """Write index.html, tables by file name, and figures as SVG and PDF; return the page's path.
 
-    Each file is written atomically. Returns the page's path.
-
-    The page is written last, so that it never names a missing file. Raises ResultsDownError.
+    Each file is written atomically, the page last, so that it never names a missing file. Raises ResultsDownError.
     """
     try:
         for name, make in page.files():

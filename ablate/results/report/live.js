@@ -6,27 +6,33 @@
 
   async function answerOf(url) {
     const answer = await fetch(url, { cache: "no-cache" });
-    if (!answer.ok) throw new Error((await answer.text()).trim());
+    if (!answer.ok && answer.status !== 400) throw new Error((await answer.text()).trim());
     return answer;
   }
 
-  const isOpen = () => [...document.querySelectorAll("main details")].map((each) => each.open);
+  const all = (selector) => [...document.querySelectorAll(selector)];
 
-  async function replace() {
-    const text = await (await answerOf(location.pathname + location.search)).text();
+  async function replace(address, places) {
+    const text = await (await answerOf(address)).text();
     const next = new DOMParser().parseFromString(text, "text/html");
-    const open = isOpen();
-    const seen = [...document.querySelectorAll("main section[id], main h3")].find((e) => e.getBoundingClientRect().bottom > 0);
-    const index = seen ? [...document.querySelectorAll(seen.tagName)].indexOf(seen) : -1;
+    const open = all("main details").map((each) => each.open);
+    const seen = all("main section[id], main h3").find((e) => e.getBoundingClientRect().bottom > 0);
+    const index = seen ? all(seen.tagName).indexOf(seen) : -1;
     const top = seen?.getBoundingClientRect().top;
-    for (const place of [".live", "main", "#specs", "#palettes"]) {
+    const reached = all("main :is(a, input, button, summary, .scroll)").indexOf(document.activeElement);
+    const ticked = all("main :checked").map((each) => each.value);
+    const aside = all("main .scroll").map((each) => each.scrollLeft);
+    for (const place of places) {
       const [former, newer] = [document.querySelector(place), next.querySelector(place)];
       if (former && newer) former.replaceWith(newer);
       else if (newer) document.body.append(newer);
     }
-    document.querySelectorAll("main details").forEach((each, i) => { each.open = open[i] ?? false; });
-    document.dispatchEvent(new Event("replaced"));
-    const again = index < 0 ? null : document.querySelectorAll(seen.tagName)[index];
+    all("main details").forEach((each, i, these) => { each.open = open[i - these.length + open.length] ?? each.open; });
+    all("main [type=checkbox]").forEach((each) => { each.checked = ticked.includes(each.value); });
+    all("main .scroll").forEach((each, i) => { each.scrollLeft = aside[i] ?? 0; });
+    all("main :is(a, input, button, summary, .scroll)")[reached]?.focus({ preventScroll: true });
+    if (places.includes("main")) document.dispatchEvent(new Event("replaced"));
+    const again = index < 0 ? null : all(seen.tagName)[index];
     if (again) scrollBy(0, again.getBoundingClientRect().top - top);
   }
 
@@ -35,8 +41,15 @@
     try {
       if (!document.hidden) {
         const state = await (await answerOf(live().dataset.state)).json();
-        const selecting = !getSelection().isCollapsed;
-        if (state.version !== live().dataset.version && !selecting) await replace();
+        const busy = !getSelection().isCollapsed || document.activeElement?.matches("[type=search]");
+        const { version, now } = live().dataset;
+        if (state.version !== version && !busy) {
+          if (!version) return location.reload(); // a page without figures has no scripts for them
+          await replace(location.pathname + location.search, [".live", "main", "#specs", "#palettes"]);
+        } else if (now !== undefined && state.now !== now && !busy) {
+          await replace("now", ["#now"]);
+          live().dataset.now = state.now;
+        }
         live().querySelectorAll("span:not(.fault)").forEach((each, i) => { each.textContent = state.lines[i] ?? ""; });
         fault().hidden = true;
       }

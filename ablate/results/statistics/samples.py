@@ -14,6 +14,7 @@ from ablate.core.objectives import is_share
 from ablate.results.statistics.intervals import Interval, natural_bounds, t_quantile
 
 Values = NDArray[np.float64]
+TINY = 1e-150
 SEEDS_ONLY, SAMPLES_TOO = "seeds", "seeds and samples"  # what varies in an interval
 
 
@@ -23,7 +24,7 @@ class Spread:
 
     `seeds` would be left with infinitely many samples, `samples` with infinitely many seeds; `both` is the part that
     falls with either. `df` are the degrees of freedom of `variance`. `on_these` is the variance for the same samples,
-    that of the seeds' means alone.
+    that of the seeds' means alone. `tail` is the absolute skewness of the samples over the root of their number.
     """
 
     mean: float
@@ -34,6 +35,7 @@ class Spread:
     both: float
     df: float
     on_these: float
+    tail: float = 0.0
 
     @property
     def variance(self) -> float:
@@ -60,11 +62,13 @@ def spread(parts: Sequence[Values]) -> Spread | None:
     n, share = sizes[0][0], 1 / len(parts) ** 2
     by_seed = np.mean([part.mean(axis=1) for part in parts], axis=0)
     of_seeds = float(by_seed.var(ddof=1)) / n  # with the part of `both`
-    of_samples = both = 0.0
+    of_samples = both = tail = 0.0
     weighed = of_seeds**2 / (n - 1)
     for part in parts:
         m = part.shape[1]
         by_sample = part.mean(axis=0)
+        apart = by_sample - by_sample.mean()
+        tail = max(tail, float(abs((apart**3).sum()) / max((apart**2).sum(), TINY) ** 1.5))
         rest = part - part.mean(axis=1, keepdims=True) - by_sample + part.mean()
         cells = float((rest**2).sum()) / ((n - 1) * (m - 1)) / (n * m) * share
         columns = float(by_sample.var(ddof=1)) / m * share  # with its part of `both`
@@ -81,6 +85,7 @@ def spread(parts: Sequence[Values]) -> Spread | None:
         both=both,
         df=variance**2 / weighed if weighed > 0 else float(count - 1),
         on_these=of_seeds,
+        tail=tail,
     )
 
 
@@ -117,18 +122,22 @@ def difference_interval(found: Spread, *, share: bool, level: float = 0.95) -> I
     return Interval(mean=found.mean, low=ends[0], high=ends[1], n=found.n, sd=math.nan, level=level)
 
 
-def widened(metric: str, number: Interval, found: Spread) -> Interval:
+def widened(metric: str, number: Interval, chosen: Spread, networks: Sequence[Spread]) -> Interval:
     """Return an interval over seeds widened by the samples: each side and the samples' own add in quadrature.
 
-    `number` may be corrected for a choice, so its mean and its sides may be others than those of `found`.
+    `number` may be corrected for a choice, so its mean and sides may differ from those of `chosen`. A network that is
+    best by few errors was lucky with its samples, so the samples' part of a share p, over p(1 - p), is the mean over
+    all `networks`, and at least that of half a sample.
     """
-    reach = _normal(number.level) * math.sqrt(found.samples)
+    reach = _normal(number.level) * math.sqrt(chosen.samples)
     if is_share(metric):
-        safe = _inside(number.mean, found.count)
-        reach /= safe * (1 - safe)
-    middle, low, high = (_odds(metric, value, found.count) for value in (number.mean, number.low, number.high))
+        shares = [_inside(each.mean, each.count) for each in networks]
+        parts = [each.samples / (p * (1 - p)) for each, p in zip(networks, shares, strict=True)]
+        safe = _inside(number.mean, chosen.count)
+        reach = _normal(number.level) * math.sqrt(max(float(np.mean(parts)), 0.5 / chosen.count) / (safe * (1 - safe)))
+    middle, low, high = (_odds(metric, value, chosen.count) for value in (number.mean, number.low, number.high))
     ends = middle - math.hypot(middle - low, reach), middle + math.hypot(high - middle, reach)
-    return replace(_ends(metric, found, *ends, number.level), mean=number.mean, sd=number.sd)
+    return replace(_ends(metric, chosen, *ends, number.level), mean=number.mean, sd=number.sd)
 
 
 def _odds(metric: str, value: float, count: int) -> float:

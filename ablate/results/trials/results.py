@@ -21,7 +21,6 @@ T = TypeVar("T")
 class Results:
     """What a study has measured: the tables of its trials and reports (docs/tables.md), and the ledger's events.
 
-    `output` returns what a trial of a data set, by its number, has printed; None if that is not read.
     `campaign` is what a campaign's page shows (`ablate.studies.report.campaign_values`).
     """
 
@@ -29,7 +28,6 @@ class Results:
     trials: pl.DataFrame
     reports: pl.DataFrame = field(default_factory=pl.DataFrame)
     events: Sequence[EventRecord] = ()
-    output: Callable[[str, int], str] | None = None
     campaign: Mapping[str, Any] | None = None
     known: dict[Callable[[Results], Any], Any] = field(default_factory=dict, init=False, repr=False)
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import polars as pl
+
+from ablate.core.objectives import is_share
+
+FEW_ERRORS, HEAVY = 10, 0.3  # lognormal samples: their interval covers in less than about .9 above such a tail
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +40,21 @@ def split_samples(trials: pl.DataFrame, column: str) -> int | None:
     """Return how many samples a split has, the fewest of the trials of its data set, or None if it is not known."""
     found = trials[column].drop_nulls()
     return int(found.to_numpy().min()) if len(found) else None
+
+
+def few_errors(shares: Iterable[tuple[float, int]]) -> Iterator[StudyWarning]:
+    """Yield the warning of a share, with its number of samples, that has few errors, or few without one."""
+    expected = min((min(share, 1 - share) * count for share, count in shares), default=math.inf)
+    if expected < FEW_ERRORS:
+        text = f"The smallest error is {expected:.2g} test samples: below {FEW_ERRORS}, intervals for other samples"
+        yield StudyWarning(code="few-errors", text=f"{text} cover between .93 and 1 of cases, not .95")
+
+
+def heavy_tail(tails: Iterable[tuple[str, float]]) -> Iterator[StudyWarning]:
+    """Yield the warning of a metric that is no share, with its `Spread.tail`, if that is large."""
+    if found := dict.fromkeys(metric for metric, tail in tails if tail > HEAVY and not is_share(metric)):
+        text = f"A few test samples make up most of {' and '.join(found)}: intervals for other samples are too narrow"
+        yield StudyWarning(code="heavy-tail", text=text)
 
 
 def coarse_splits(trials: pl.DataFrame, split: str, *margins: float) -> Iterator[StudyWarning]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -100,19 +99,24 @@ def trials_table(snapshot: Snapshot) -> pl.DataFrame:
 def reports_table(snapshot: Snapshot) -> pl.DataFrame:
     """Return one row per replicate and report, ordered by data set, trial, epoch and replicate (docs/tables.md)."""
     counted = {row.rowid: row for of_trial in _counted(snapshot).values() for row in of_trial}
-    reports, rows = [counted.get(row.rowid) or _without_test(row) for row in snapshot.reports], []
-    configs = {(trial.key.dataset, trial.key.number): trial.config for trial in snapshot.trials}
-    for report in reports:
-        config = configs[report.key.dataset, report.key.number]
-        fixed: dict[str, Any] = {name: getattr(report, name, None) for name in REPORT_COLUMNS}
-        fixed |= {"study": report.key.study, "dataset": report.key.dataset, "trial": report.key.number}
-        fixed["counts"] = report.rowid in counted
-        rows.append(fixed | {"stage": config.stage, "seed": config.seeds[report.replicate]})
-    columns = {name: pl.Series(name, [row[name] for row in rows], dtype) for name, dtype in REPORT_COLUMNS.items()}
-    columns[SAMPLES] = sample_column(snapshot, [report if report.rowid in counted else None for report in reports])
-    for name in dict.fromkeys(name for report in reports for name in report.metrics):
+    reports, configs = snapshot.reports, {trial.key: trial.config for trial in snapshot.trials}
+    metrics = [counted[each.rowid].metrics if each.rowid in counted else _without_test(each) for each in reports]
+    own: dict[str, list[Any] | pl.Series] = {
+        "study": [report.key.study for report in reports],
+        "dataset": [report.key.dataset for report in reports],
+        "trial": [report.key.number for report in reports],
+        "stage": [configs[report.key].stage for report in reports],
+        "seed": [configs[report.key].seeds[report.replicate] for report in reports],
+        "counts": [report.rowid in counted for report in reports],
+        SAMPLES: sample_column(snapshot, [counted.get(report.rowid) for report in reports]),
+    }
+    columns = {
+        name: pl.Series(name, own[name] if name in own else [getattr(report, name) for report in reports], dtype)
+        for name, dtype in REPORT_COLUMNS.items()
+    }
+    for name in dict.fromkeys(name for values in metrics for name in values):
         column = _own_name(name, columns, "metric")
-        columns[column] = pl.Series(column, [report.metrics.get(name) for report in reports], pl.Float64())
+        columns[column] = pl.Series(column, [values.get(name) for values in metrics], pl.Float64())
     return pl.DataFrame(list(columns.values()))
 
 
@@ -147,9 +151,9 @@ def _counted(snapshot: Snapshot) -> dict[TrialKey, list[ReportRecord]]:
     return {trial.key: counted_reports(trial.config, of_trial[trial.key]) for trial in snapshot.trials}
 
 
-def _without_test(report: ReportRecord) -> ReportRecord:
-    """Return a row of a report that does not count; what a last report says of the test split is in that which does."""
-    return replace(report, metrics={k: value for k, value in report.metrics.items() if not k.startswith("test_")})
+def _without_test(report: ReportRecord) -> dict[str, float]:
+    """Return the metrics of a report that does not count; those on the test split are in the one that does."""
+    return {name: value for name, value in report.metrics.items() if not name.startswith("test_")}
 
 
 def _trial_row(trial: TrialRecord) -> dict[str, Any]:
@@ -185,10 +189,9 @@ def _parameter(name: str, values: list[Any]) -> pl.Series:
     A value is NOT_THERE in a trial without the parameter, whose cell is null. Null as a value is null too, unless
     there are such trials.
     """
-    there = [value for value in values if value is not NOT_THERE]
-    if len(there) == len(values):
-        there = [value for value in there if value is not None]
-    cells = {json.dumps(value): value for value in there}  # True, 1, 1.0 and "1" are four
+    keys, gap = [repr(value) for value in values], NOT_THERE if NOT_THERE in values else None
+    cells = {key: value for key, value in zip(keys, values, strict=True) if value is not gap}
+    there = [*cells.values()]  # True, 1, 1.0 and "1" are four
     kinds = {type(value) for value in there}
     dtype: pl.DataType = pl.String()
     if kinds == {bool}:
@@ -199,7 +202,7 @@ def _parameter(name: str, values: list[Any]) -> pl.Series:
         dtype, cells = pl.Float64(), {text: float(value) for text, value in cells.items()}
     else:
         cells = dict(zip(cells, texts_of(cells.values()), strict=True))
-    return pl.Series(name, [cells.get("" if v is NOT_THERE else json.dumps(v)) for v in values], dtype)
+    return pl.Series(name, [cells.get(key) for key in keys], dtype)
 
 
 def _are_distinct_floats(values: Sequence[float], count: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping
 from hashlib import sha256
 from mimetypes import guess_type
@@ -18,9 +19,12 @@ from starlette.routing import Mount, Route
 
 from ablate.base.errors import AblateError, RequestError
 from ablate.base.plain_text import finite
+from ablate.results.rendering.numbers import spell_seconds
 from ablate.results.report.frame import LIVE, Page, asset, bundle
 from ablate.studies.homes import lasting
-from ablate.studies.live.pages import list_parts, live_line, shell, trial_parts
+from ablate.studies.live.pages import list_parts, live_line, now_part, shell, trial_parts, written_page
+from ablate.studies.live.trial_pages import beside_parts, table_parts
+from ablate.studies.live.trials import Trials
 from ablate.studies.live.views import Made, Views, state_line, version_of
 from ablate.studies.status import overview, results_as_values, status_of
 from ablate.studies.stored import known_names, read_study
@@ -29,7 +33,7 @@ from ablate.study import parse_study
 
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'unsafe-inline';"
-    " img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    " img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
     "cache-control": "no-cache",
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
@@ -59,6 +63,10 @@ def make_app(views: Views, *, mlflow: str | None = None, root_path: str = "") ->
         Route("/api/studies/{study}/trials/{number:int}", pages.trial_json),
         Route(f"{study}/", pages.study),
         Route(f"{study}/state", pages.study_state),
+        Route(f"{study}/now", pages.now),
+        Route(f"{study}/trials/", pages.trials),
+        Route(f"{study}/trials/beside", pages.beside),
+        Route(f"{study}/trials/state", pages.trial_state),
         Route(trial, pages.trial),
         Route(trial + "/state", pages.trial_state),
         Route(study + "/{file}", pages.file),
@@ -87,17 +95,45 @@ class _Pages:
         return _json(request, {"lines": parts["lines"], "version": _hash(repr(parts).encode())})
 
     def study(self, request: Request) -> Response:
-        name, lines, made = self._state(request, is_awaited=True)
-        live = live_line(lines, version=made.version if made else "", depth=2)
-        if made is None:
-            text = "The results are being computed; the page shows them as soon as they are there."
-            return _answer(request, shell("shell.html.j2", title=name, live=live, text=text))
-        page: Page = made.value
-        return _answer(request, page.html.replace(LIVE, live, 1))
+        name, version, found, lines = self._now(request)
+        made = self._views.page(name, version, is_awaited=found is not None)
+        live = live_line([*lines, _age(made, version)], version=made.version if made else "", depth=2,
+                         now=found.version if found else "")  # fmt: skip
+        now = now_part(found)
+        if made is not None:
+            page: Page = made.value
+            html = page.html.replace("</header>", f"</header>\n{now}", 1)
+            return _answer(request, html.replace(LIVE, live, 1))
+        written = written_page(self._views.locations.home(name))
+        return _answer(request, shell("waiting.html.j2", title=name, live=live, now=now, written=written))
 
     def study_state(self, request: Request) -> Response:
-        _, lines, made = self._state(request)
-        return _json(request, {"lines": lines, "version": made.version if made else ""})
+        name, version, found, lines = self._now(request, is_awaited=False)
+        made = self._views.page(name, version, is_awaited=False)
+        told = {"version": made.version if made else "", "now": found.version if found else ""}
+        return _json(request, {"lines": [*lines, _age(made, version)], **told})
+
+    def now(self, request: Request) -> Response:
+        return _answer(request, now_part(self._now(request)[2]))
+
+    def trials(self, request: Request) -> Response:
+        return self._of_trials(request, "trials.html.j2", lambda found: table_parts(found, request.query_params))
+
+    def beside(self, request: Request) -> Response:
+        chosen = request.query_params.getlist("trial")
+        return self._of_trials(request, "beside.html.j2", lambda found: beside_parts(found, chosen))
+
+    def _of_trials(self, request: Request, template: str, parts: Callable[[Trials], dict[str, Any]]) -> Response:
+        name, _, made, lines = self._now(request)
+        live = live_line(lines, version=made.version if made else "", depth=3)
+        if made is None:
+            text = "The trials are being read from the ledger."
+            return _answer(request, shell("shell.html.j2", title=name, live=live, text=text))
+        values = parts(made.value)
+        answer = _answer(request, shell(template, title=f"Trials of {name}", live=live, study=name, **values))
+        if values.get("fault"):
+            answer.status_code = 400
+        return answer
 
     def trial(self, request: Request) -> Response:
         name, number, dataset = self._trial_of(request)
@@ -116,7 +152,8 @@ class _Pages:
 
     def file(self, request: Request) -> Response:
         """Return a file beside a study's page: a figure, or a table."""
-        name, _, made = self._state(request)
+        name, version, *_ = self._now(request, is_awaited=False)
+        made = self._views.page(name, version, is_awaited=False)
         asked = request.path_params["file"]
         make = dict(made.value.files()).get(asked) if made else None
         if make is None:
@@ -140,15 +177,12 @@ class _Pages:
         name, number, dataset = self._trial_of(request)
         return _json(request, trial_details(name, self._views.locations, number=number, dataset=dataset))
 
-    def _state(self, request: Request, *, is_awaited: bool = False) -> tuple[str, list[str], Made | None]:
-        """Return the study of a request, the lines on its present state, and its newest page."""
+    def _now(self, request: Request, *, is_awaited: bool = True) -> tuple[str, str, Made | None, list[str]]:
+        """Return a request's study, the version of its ledger, its trials as last read, and the line on its state."""
         name = self._name(request)
         glance = self._views.glance(name)
         version = version_of(glance.study, glance.last_event)
-        made = self._views.page(name, version, is_awaited=is_awaited)
-        older = made is not None and not made.version.startswith(version)
-        newer = ["The results below are older; newer ones are being computed."] if older else []
-        return name, [state_line(glance), *newer], made
+        return name, version, self._views.trials(name, version, is_awaited=is_awaited), [state_line(glance)]
 
     def _name(self, request: Request) -> str:
         """Return the study of a request: a name that the ledgers list, before anything is looked for by it."""
@@ -167,6 +201,13 @@ class _Pages:
         if found["mlflow_run"] is None or not place.startswith(("http://", "https://")):
             return None
         return f"{place if '?' in place else place.rstrip('/') + '/'}#/runs/{found['mlflow_run']}"
+
+
+def _age(made: Made | None, version: str) -> str:
+    """Return how old the results of a page are; empty if they are the newest, or not there."""
+    if made is None or made.version.startswith(version):
+        return ""
+    return f"The results below are {spell_seconds(time.time() - made.at)} old; newer ones are being computed."
 
 
 def _hash(content: bytes) -> str:

@@ -9,27 +9,32 @@ from concurrent.futures import wait as wait_for
 from dataclasses import dataclass
 from hashlib import sha256
 from threading import Lock, Thread
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from ablate.base.errors import RequestError
 from ablate.core.objectives import STATE_ORDER
 from ablate.ledger import Glance, StudyRecord
 from ablate.results.report import build_page, find_matters
+from ablate.studies.live.trials import Trials
 from ablate.studies.locations import Locations
 from ablate.studies.report import results_of_page
 from ablate.studies.status import results_as_values, running_driver, status_of
 from ablate.studies.stored import open_ledger, read_study
 
-Kind = Literal["values", "matters", "page"]
+Kind = Literal["values", "trials", "matters", "page"]
 REST = 4.0  # seconds of rest after each second of computing: trials on this machine need its processors
 
 
 @dataclass(frozen=True, kw_only=True)
 class Made:
-    """What was computed of a study, the version of the ledger that it shows, and when it may be computed again."""
+    """What was computed of a study, the version of the ledger that it shows, and when it may be computed again.
+
+    `at` is when the ledger was read, in UTC epoch seconds; `again` is of the monotonic clock.
+    """
 
     version: str
     value: Any
+    at: float
     again: float
 
 
@@ -46,7 +51,7 @@ class Views:
         self._made: dict[tuple[Kind, str], Made] = {}
         self._jobs: dict[tuple[Kind, str], Future[Made]] = {}
         self._lock = Lock()
-        self._turns: dict[Kind, Lock] = {"values": Lock(), "matters": Lock(), "page": Lock()}
+        self._turns: dict[Kind, Lock] = {kind: Lock() for kind in get_args(Kind)}
 
     def glance(self, name: str) -> Glance:
         """Return a study without its trials, in a time that does not grow with them."""
@@ -55,6 +60,10 @@ class Views:
         if found is None:
             raise RequestError(f"the ledger of {name!r} holds no study of this name")
         return found
+
+    def left(self, begun: float) -> float | None:
+        """Return how many seconds a request still waits that began at `begun` of the monotonic clock."""
+        return None if self._patience is None else max(begun + self._patience - time.monotonic(), 0.0)
 
     def page(self, name: str, version: str, *, is_awaited: bool) -> Made | None:
         """Return the newest page of a study, and start to draw it again if it does not show `version`.
@@ -65,6 +74,10 @@ class Views:
         return self.newest(
             "page", name, _page_version(version, matters), patience=self._patience if is_awaited else 0.0
         )
+
+    def trials(self, name: str, version: str, *, is_awaited: bool = True) -> Made | None:
+        """Return the trials of a study (`Trials`) as they were last read, and start to read them again if needed."""
+        return self.newest("trials", name, version, patience=self._patience if is_awaited else 0.0)
 
     def newest(self, kind: Kind, name: str, version: str, *, patience: float | None) -> Made | None:
         """Return what was last computed of a study, and start to compute it again if `version` is another.
@@ -89,13 +102,16 @@ class Views:
     def _run(self, job: Future[Made], kind: Kind, name: str) -> None:
         try:
             with self._turns[kind]:
-                begun = time.monotonic()
+                begun, at = time.monotonic(), time.time()
                 found = read_study(name, self.locations)
                 version = version_of(found.record, max((event.rowid for event in found.snapshot.events), default=0))
                 matters = self._made.get(("matters", name))
                 value: Any
                 if kind == "values":
                     value = status_of(found, self.locations) | results_as_values(found)
+                elif kind == "trials":
+                    value = Trials(found)
+                    value.table, value.reports  # noqa: B018  # computed here, not by the request
                 elif kind == "matters":
                     value = find_matters(found.results)
                 else:
@@ -105,12 +121,12 @@ class Views:
         except BaseException as error:  # the request that asks for the result raises it
             job.set_exception(error)
         else:
-            job.set_result(Made(version=version, value=value, again=ended + self._rest * (ended - begun)))
+            job.set_result(Made(version=version, value=value, at=at, again=ended + self._rest * (ended - begun)))
 
 
 def version_of(record: StudyRecord, last_event: int) -> str:
     """Return a text that changes with everything that the ledger holds of a study, and if its driver comes or goes."""
-    told = record.term, record.revision, last_event, running_driver(record) is None or record.holder
+    told = record.created_at, record.term, record.revision, last_event, running_driver(record) is None or record.holder
     return sha256(repr(told).encode()).hexdigest()[:16]
 
 

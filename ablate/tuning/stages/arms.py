@@ -59,6 +59,10 @@ class Arm:
             found.append(run)
         return found
 
+    def judged_by(self) -> list[TrialProgress]:
+        """Return the ended runs that candidates are judged by."""
+        return self.ended(self.skipped)
+
 
 def event_of(arm: Arm, found: Mapping[str, Any]) -> dict[str, Any]:
     """Return the event of a decision, without what it does not have: a number that is not finite, a `need`."""

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 EARLY = ((1, 2.0), (2, 1.5))  # thirds of a first run, and the standard deviations behind that end it there
 CURVES = 4  # least number of runs that it is compared with
 REFUTED = 0.95  # p-value of being cheaper above which a candidate must be better
+WINDOW = 30  # candidates that share runs of the reference: then it gets others, in case runs drift in time
 EQUAL = 3  # runs with the numbers of the champion end a candidate; one may be equal by chance, such as an accuracy
 
 
@@ -112,7 +113,7 @@ class Campaign:
         most = self.rule.most if change.runs is None else min(change.runs, self.rule.looks[-1])
         if (arm := self.alike(settings, change.code or self.champion.code)) is not None:
             return {"candidate": arm.number, "runs": most}
-        known = len(self.reference.ended(self.reference.skipped))
+        known = len(self.reference.judged_by())
         said = change.model_dump(mode="json", include={"code", "note", "by"}, exclude_none=True)
         return {"candidate": len(self.arms), "settings": settings, "change": change.settings, "known": known,
                 "runs": most, "effort": self.asked.pace, **said}  # fmt: skip
@@ -138,14 +139,16 @@ class Campaign:
         """
         if self.closed is not None:
             return []
-        needed, own = self.rule.reference_runs(1), list[tuple[Arm, int]]()
+        own = list[tuple[Arm, int]]()
+        needed = {self.reference.skipped: self.rule.reference_runs(1)}  # a candidate may have an earlier window
         for arm in self.open:
             most = min(1 << arm.looked.bit_length(), arm.most)
             own += [(arm, place) for place in range(len(arm.runs), most)]
-            needed = max(needed, self.rule.reference_runs(min(len(arm.runs) + 1, most)))
-        base = self.reference
-        places = range(base.skipped, base.skipped + needed)
-        missing = [(base, place) for place in places if base.seed(place) not in base.runs]
+            assert arm.reference is not None
+            runs, first = self.rule.reference_runs(min(len(arm.runs) + 1, most)), arm.reference.skipped
+            needed[first] = max(needed.get(first, 0), runs)
+        places = sorted({place for first, runs in needed.items() for place in range(first, first + runs)})
+        missing = [(self.reference, place) for place in places if self.reference.seed(place) not in self.reference.runs]
         return missing + sorted(own, key=lambda each: (each[1], each[0].number))
 
     def is_over(self, run: TrialProgress) -> bool:
@@ -167,7 +170,7 @@ class Campaign:
         limits = [limit for part, limit in EARLY if 3 * before < part * most <= 3 * epoch]
         if not self.asked.early or not limits or epoch >= most:
             return False
-        known = [each.curve or {} for each in arm.reference.ended(arm.reference.skipped)[: arm.known]]
+        known = [each.curve or {} for each in arm.reference.judged_by()[: arm.known]]
         if not all(epoch in each for each in known):
             return False
         values = [curve[epoch].get(self.quality.metric, math.nan) for curve in known]
@@ -180,7 +183,7 @@ class Campaign:
 
         Raises StudyFailedError if a run of the reference failed.
         """
-        base = self.reference.ended(self.reference.skipped)
+        base = (run for run in self.reference.runs.values() if run.state.finished)
         if (failed := next((run for run in base if self.value(run) is None), None)) is not None:
             raise StudyFailedError(
                 f"campaign {self.study.name!r}: trial {failed.key}, a run of the champion, failed. Type: ablate retry"
@@ -188,7 +191,7 @@ class Campaign:
             )
         for arm in self.arms:
             closed = arm.state == "undecided" and not arm.judged  # by the closing: its last look is shown
-            found = self._look(arm, base) if arm.state == "open" or closed else None
+            found = self._look(arm) if arm.state == "open" or closed else None
             if found is not None and not closed:
                 return found
         return None
@@ -231,10 +234,13 @@ class Campaign:
         keys = stream(self.study.seed, self.dataset, self.reign, "campaign", arm.identity)
         arm.order = keys.permutation(arm.known).tolist()
         self.arms.append(arm)
+        if self.asked.mode == "claims" and self.k % WINDOW == 0:
+            self.reference = replace(self.reference, skipped=self.reference.skipped + arm.known)
 
-    def _look(self, arm: Arm, base: Sequence[TrialProgress]) -> dict[str, Any] | None:
+    def _look(self, arm: Arm) -> dict[str, Any] | None:
         """Judge an arm after each further run; return the event of its decision, or None if there is none yet."""
-        own = arm.ended()
+        assert arm.reference is not None
+        own, base = arm.ended(), arm.reference.judged_by()
         while arm.looked < min(len(own), arm.most):
             n = arm.looked + 1
             m = max(arm.known, self.rule.reference_runs(n))
@@ -251,13 +257,14 @@ class Campaign:
             shared, doubt = self._shared(arm, n), self._doubt(arm, n, m)
             shift = self._shift(doubt)
             same = shift <= 0 and all(a.replicates == b.replicates for a, b in zip(own[:n], shared, strict=True))
-            if same or (n > 1 and _alike(own[:n]) and _alike(base[:m])):
+            values, beside, known = (self._values(each) for each in (own[:n], shared, base[:m]))
+            steady = np.ptp(values) == np.ptp(known) == 0 and {*values, *known} - {0.0, 1.0}  # a share may be 0 or 1
+            if same or (n > 1 and (steady or (_alike(own[:n]) and _alike(base[:m])))):
                 if n == min(EQUAL, arm.most):
                     found = {"reason": "same-numbers" if same else "equal-seeds", "reference_runs": m}
                     return event_of(arm, {"state": "discard", "runs": n, **found})
                 arm.looked = n
                 continue
-            values, beside, known = (self._values(each) for each in (own[:n], shared, base[:m]))
             rule = replace(self.rule.with_effort(arm.effort), most=arm.most)
             find = partial(judge, values, beside, known, arm.pool, arm.k, rule=rule)
             arm.latest, arm.looked = find(shift=shift), n
@@ -318,7 +325,8 @@ class Campaign:
         self.reign += 1
         if payload["claim"] == "not-worse":
             return
-        base = self.reference.ended(self.reference.skipped)[: payload["reference_runs"]]
+        assert arm.reference is not None
+        base = arm.reference.judged_by()[: payload["reference_runs"]]
         self.pool.add(self._values(base), None)
         self.reference, arm.skipped = arm, n if self.asked.reference == "fresh" else 0
         if self.asked.error == "each":

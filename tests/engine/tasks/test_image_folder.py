@@ -14,8 +14,8 @@ from ablate.core.registry import read_task
 from ablate.engine.models.model_config import InputShape
 from ablate.engine.tasks import load_task
 from ablate.engine.tasks.images.image_folder import ImageFolder
-from ablate.engine.tasks.images.patches import join
 from support.entries import entry
+from support.joined import join
 
 
 def _task(**fields: object) -> ImageFolder:

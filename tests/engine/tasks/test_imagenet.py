@@ -23,9 +23,9 @@ from ablate.engine.tasks import Data, archives, fetch, load_task
 from ablate.engine.tasks.base import Stream
 from ablate.engine.tasks.images import image_stream, imagenet
 from ablate.engine.tasks.images.image_stream import ImageStream, decode
-from ablate.engine.tasks.images.patches import join
 from support.entries import refusal
 from support.file_server import serving
+from support.joined import join
 
 WNIDS = ("n01443537", "n01629819", "n02123045")
 

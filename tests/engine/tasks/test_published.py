@@ -22,9 +22,9 @@ from ablate.base.errors import DataError, RegistryError, RequestError
 from ablate.engine.models.model_config import InputShape
 from ablate.engine.tasks import available, fetch, load_task
 from ablate.engine.tasks.images import published as mnist
-from ablate.engine.tasks.images.patches import join
 from support.entries import entry
 from support.file_server import serving
+from support.joined import join
 from support.paths import REPOSITORY
 
 REAL = Path(os.environ.get("ABLATE_DATA") or REPOSITORY.parent / "shared" / "data")

@@ -13,8 +13,9 @@ from ablate.base.errors import DataError, RegistryError, RequestError
 from ablate.engine.models.model_config import InputShape
 from ablate.engine.tasks import TASKS, Classification, Data, Task, data_folder, load_task
 from ablate.engine.tasks.base import stratified_split
-from ablate.engine.tasks.images.patches import cut, join
+from ablate.engine.tasks.images.patches import cut
 from support.entries import entry, is_not_had, refusal
+from support.joined import join
 from support.paths import REPOSITORY
 
 DOCS = REPOSITORY / "docs" / "how_to" / "own_data_and_network.md"

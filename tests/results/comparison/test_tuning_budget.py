@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 from typing import Any
@@ -13,10 +12,9 @@ import pytest
 from numpy.typing import NDArray
 
 from ablate.base.randomness import stream
-from ablate.results.comparison.comparison import cells, seed_values
 from ablate.results.comparison.comparison_warnings import comparison_warnings
+from ablate.results.comparison.rows import comparison
 from ablate.results.comparison.tuning_budget import at_border, count_untuned, tuning_budget, tuning_warnings
-from ablate.results.comparison.tuning_scores import choice_variance, expected_best, tuning_curve, tuning_scores
 from ablate.results.trials.results import Results
 from ablate.results.trials.tables import REPORT_COLUMNS
 from ablate.study import Study, parse_study
@@ -90,19 +88,13 @@ def test_of_a_loss_the_lowest_is_the_best() -> None:
 
 
 @pytest.mark.parametrize(
-    ("bound", "won", "score", "most"),
-    [("val_loss >= 0.15", 1, 0.8, [0.8] * 2), ("val_loss >= 0.25", 0, 0.7, [0.7] * 2), ("val_loss >= 0.5", 0, 0.7, [])],
-)  # fmt: skip
-def test_what_breaks_a_bound_wins_only_where_nothing_keeps_it(
-    bound: str, won: int, score: float, most: list[float]
-) -> None:
+    ("bound", "won", "score"), [("val_loss >= 0.15", 1, 0.8), ("val_loss >= 0.25", 0, 0.7), ("val_loss >= 0.5", 0, 0.7)]
+)
+def test_what_breaks_a_bound_wins_only_where_nothing_keeps_it(bound: str, won: int, score: float) -> None:
     """The losses are .3, .2, .1 and .2: the bound leaves out the best rate, the best three, or every rate."""
     study = parse_study(FILE.replace("METRIC", "val_accuracy") + f"constraints: ['{bound}']\n")
     found = budget_of(study, planted())
     assert (rates_of(found), found["score"].to_list()) == ([[RATES[won]]] * 2, [score] * 2)
-    tries = expected_best(study, tuning_scores(Results(study, *tables(planted()))))
-    best = tries.group_by("variant", maintain_order=True).agg(pl.col("high").max())["high"].to_list()
-    assert best == pytest.approx(most)
 
 
 def test_a_failed_trial_is_never_the_best_and_makes_the_budgets_unequal() -> None:
@@ -154,8 +146,8 @@ def test_a_cell_says_that_its_row_could_not_be_tuned() -> None:
     rows.append(Row(stage="search", variant="complete", values={"state": "COMPLETE", "epochs": 4}))
     trials, reports = tables(rows)
     reports = reports.with_columns(diverged=False, val_accuracy=pl.col("val_accuracy").fill_null(0.9))
-    table = cells(Results(study_of(), trials, reports)).filter(metric="val_accuracy")
-    assert dict(table.select("variant", "remark").rows()) == {
+    table = comparison(Results(study_of(), trials, reports)).filter(metric="val_accuracy")
+    assert dict(table.select("variant", "mean_remark").rows()) == {
         "complete": "",
         "without-mlp": "not trained on 1 of 1 seeds, for which no tuning run is complete",
     }
@@ -250,7 +242,7 @@ def seeded(scores: dict[str, list[list[float | None]]]) -> tuple[Study, pl.DataF
     return study, trials, reports.with_columns(val_accuracy=pl.Series(flat, dtype=pl.Float64()))
 
 
-def test_the_winners_are_those_of_each_seed_and_the_curve_is_over_seeds() -> None:
+def test_the_winners_are_those_of_each_seed() -> None:
     table = [[0.5, 0.9, 0.6], [0.7, 0.8, math.nan], [0.6, 0.7, math.nan]]
     study, trials, reports = seeded({"complete": table, "without-mlp": [[0.1, 0.2, math.nan]] * 3})
     budget = tuning_budget(Results(study, trials, reports))
@@ -260,45 +252,8 @@ def test_the_winners_are_those_of_each_seed_and_the_curve_is_over_seeds() -> Non
     assert budget["score"][0] == pytest.approx((0.7 + 0.9 + 0.6) / 3)
     assert budget.select("runs", "complete", "failed").rows() == [(9, 7, 2), (9, 6, 3)]
     assert count_untuned(Results(study, trials, reports)) == {("digits", "without-mlp"): 1}
-    curve = tuning_curve(study, tuning_scores(Results(study, trials, reports))).filter(variant="complete")
-    assert curve["runs"].to_list() == [3, 2, 2]
-    assert curve["wins"].to_list() == [2, 1, 0]
-    assert curve["mean"].to_list() == pytest.approx([2 / 3, 0.75, 0.65])
-    assert curve["sd"][1] == pytest.approx(0.1 / math.sqrt(2))
     (text,) = [w.text for w in tuning_warnings(Results(study, trials, reports)) if w.code == "no-tuned-row"]
     assert "No tuning run is complete for digits without-mlp (1 seed)" in text
-
-
-@pytest.mark.parametrize("higher", [True, False])
-def test_the_expected_best_of_n_tries_is_that_of_every_sample_with_replacement(higher: bool) -> None:
-    """The oracle enumerates all samples of n tries of each seed; the band holds the estimate."""
-    table = stream(0, "digits", 0, "test").normal(0.8, 0.1, (4, 3)).tolist()
-    study, trials, reports = seeded({"complete": table})
-    if not higher:
-        study = parse_study(FILE.replace("METRIC", "val_loss") + "replicates: 3\n")
-        reports = reports.rename({"val_accuracy": "val_loss"})
-    best = max if higher else min
-    found = expected_best(study, tuning_scores(Results(study, trials, reports)))
-    columns = [[row[seed] for row in table] for seed in range(3)]
-    exact = [
-        np.mean([best(sample) for own in columns for sample in itertools.product(own, repeat=tries)])
-        for tries in range(1, 5)
-    ]
-    assert found["tries"].to_list() == [1, 2, 3, 4]
-    assert found["expected"].to_list() == pytest.approx(exact)
-    assert (found["low"] < found["expected"]).all()
-    assert (found["expected"] < found["high"]).all()
-
-
-def test_a_run_without_a_score_counts_as_the_worst_of_its_row_or_as_the_file_says() -> None:
-    study, trials, reports = seeded({"complete": [[0.5], [math.nan]]})
-    assert expected_best(study, tuning_scores(Results(study, trials, reports)))["expected"].to_list() == pytest.approx(
-        [0.5, 0.5]
-    )
-    assert study.compare is not None
-    counted = study.model_copy(update={"compare": study.compare.model_copy(update={"diverged": {"val_accuracy": 0.1}})})
-    found = expected_best(counted, tuning_scores(Results(counted, trials, reports)))
-    assert found["expected"].to_list() == pytest.approx([0.3, 0.4])
 
 
 def test_fewer_tuning_seeds_than_seeds_are_said() -> None:
@@ -325,23 +280,9 @@ def test_a_row_in_several_trials_is_one_with_all_seeds_and_the_mean_size() -> No
         [{**fixed, "trial": t, "replicate": r, "seed": s, "val_accuracy": v} for t, r, s, v in listed],
         schema_overrides=REPORT_COLUMNS,
     )
-    (cell,) = cells(Results(study, trials, reports)).filter(variant="complete").iter_rows(named=True)
-    assert (cell["n"], cell["ours"], cell["params"]) == (3, pytest.approx(0.6), 120)
-    assert seed_values(Results(study, trials, reports))["value"].to_list() == [0.5, 0.6, 0.7]
+    (cell,) = comparison(Results(study, trials, reports)).filter(variant="complete").iter_rows(named=True)
+    assert (cell["seeds"], cell["mean"], cell["params"]) == (3, pytest.approx(0.6), 120)
     assert "failed-seeds" not in [warning.code for warning in comparison_warnings(Results(study, trials, reports))]
     crashed = trials.with_columns(state=pl.when(pl.col("trial") == 1).then(pl.lit("FAIL")).otherwise("state"))
     (text,) = [w.text for w in comparison_warnings(Results(study, crashed, reports)) if w.code == "failed-seeds"]
     assert text.startswith("1 seed in 1 trial failed for another reason than divergence (complete 1)")
-
-
-@pytest.mark.parametrize(("curvature", "seeds"), [(0, 10), (20, 5), (100, 10)])
-def test_the_spread_by_choice_is_that_of_the_true_curve_at_the_chosen_values(curvature: float, seeds: int) -> None:
-    random = stream(0, "choice", seeds, str(curvature))
-    curve = -curvature * (np.linspace(0, 1, 8) - 0.6) ** 2
-    found, truth = [], []
-    for _ in range(3000):
-        scores = curve + math.sqrt(0.5) * (random.standard_normal((seeds, 8)) + random.standard_normal((seeds, 1)))
-        found.append(choice_variance(scores))
-        truth.append(curve[scores.argmax(axis=1)].var(ddof=1))
-    assert np.mean(found) == pytest.approx(np.mean(truth), abs=0.015)
-    assert math.isnan(choice_variance(scores[:2]))

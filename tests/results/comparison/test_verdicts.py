@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -17,22 +16,12 @@ from statsmodels.stats.power import TTestPower
 from statsmodels.stats.weightstats import ttost_paired
 
 from ablate.base.randomness import stream
-from ablate.results.comparison.comparison import cells
-from ablate.results.comparison.verdicts import (
-    DENIED,
-    VERDICT_COLUMNS,
-    answer_to,
-    claims_of,
-    margin_p,
-    p_above,
-    p_two_sided,
-    seed_differences,
-    verdicts,
-)
+from ablate.results.comparison.judged import DENIED
+from ablate.results.comparison.rows import comparison, judged_rows, verdicts
+from ablate.results.comparison.verdicts import answer_to, claims_of, margin_p, p_above, p_two_sided
 from ablate.results.statistics.adjustment import holm
 from ablate.results.statistics.intervals import seeds_needed, smallest_effect
 from ablate.results.trials.results import Results
-from support.paths import REPOSITORY
 from support.planted_comparison import make_study, plant, truth
 
 MARGIN = 0.01
@@ -267,15 +256,12 @@ def test_the_numbers_of_a_row_are_those_of_scipy() -> None:
     assert table.select("metric", "column", "variant").rows() == [
         (m, *row) for m in ("val_accuracy", "val_loss") for row in ROWS
     ]
-    differences = seed_differences(Results(study, *tables))
-    shown = cells(Results(study, *tables))
+    differences = {(r.metric, r.column, r.contrast.name): r for r in judged_rows(Results(study, *tables))}
     p = []
     for column, variant in ROWS:
-        own = differences.filter(
-            (pl.col("metric") == "val_accuracy") & (pl.col("column") == column) & (pl.col("variant") == variant)
-        )
-        d, row = own["difference"].to_numpy(), one(table, variant, column)
-        assert own["seed"].to_list() == [0, 1, 2, 3, 4]
+        own = differences["val_accuracy", column, variant]
+        d, row = own.differences, one(table, variant, column)
+        assert own.pair.seeds == (0, 1, 2, 3, 4)
         test = stats.ttest_1samp(d, 0.0)
         bounds = test.confidence_interval(0.92)  # the first look has .8 of 5% on each side
         p.append(float(test.pvalue))
@@ -283,10 +269,8 @@ def test_the_numbers_of_a_row_are_those_of_scipy() -> None:
         assert (row["margin_low"], row["margin_high"]) == pytest.approx((bounds.low, bounds.high))
         assert row["detectable"] == pytest.approx(smallest_effect(5, level=1 - 0.04 / 3) * d.std(ddof=1))
         assert row["wins"] == pytest.approx((d > 0).mean())
-        same = one(shown, variant, column)
-        for ours, theirs in (("difference", "baseline_difference"), ("low", "baseline_low"), ("high", "baseline_high")):
-            assert row[ours] == pytest.approx(same[theirs])
-        assert (row["correlation"], row["compared"]) == (pytest.approx(same["correlation"]), same["compared"])
+        ends = test.confidence_interval(0.95)
+        assert (row["difference"], row["low"], row["high"]) == pytest.approx((d.mean(), ends.low, ends.high))
     holms = [one(table, variant, column)["p_adjusted"] for column, variant in ROWS]
     assert holms == pytest.approx(np.minimum(multipletests(p, method="holm")[1] / 0.8, 1).tolist())
     assert set(table["family"]) == {3}
@@ -387,16 +371,17 @@ def test_a_diverged_seed_counts_as_what_the_file_says(scored: float) -> None:
 
     trials, reports = plant(study, value=of(math.nan))
     reports = reports.with_columns(diverged=pl.col("val_accuracy").is_nan())
-    found, expected = (cells(Results(study, *tables)) for tables in ((trials, reports), plant(study, value=of(scored))))
+    both = ((trials, reports), plant(study, value=of(scored)))
+    found, expected = (comparison(Results(study, *tables)) for tables in both)
     ours, theirs = one(found, "kv"), one(expected, "kv")
-    for name in ("ours", "low", "high", "baseline_difference", "baseline_low", "baseline_high", "n", "compared"):
+    for name in ("mean", "mean_low", "mean_high", "difference", "low", "high", "n", "seeds", "compared"):
         assert ours[name] == pytest.approx(theirs[name]), name
     assert (ours["diverged"], ours["configurations"]) == (1, 8)
-    assert ours["remark"] == f"diverged in 1 of 8 configurations, each such seed counted as {scored:g}"
-    assert math.isnan(one(found, "kv", metric="val_loss")["ours"]), "the file gives no value for this metric"
+    assert ours["mean_remark"] == f"diverged in 1 of 8 configurations, each such seed counted as {scored:g}"
+    assert math.isnan(one(found, "kv", metric="val_loss")["mean"]), "the file gives no value for this metric"
     tables = (trials, reports)
     row = one(verdicts(Results(study, *tables)), "kv")
-    assert row["difference"] == pytest.approx(theirs["baseline_difference"])
+    assert row["difference"] == pytest.approx(theirs["difference"])
     assert row["collapsed"] == 1, "whatever it counts as"
 
 
@@ -407,7 +392,7 @@ def test_a_trial_all_of_whose_seeds_diverged_counts_and_one_ended_by_another_see
         return "diverged" if (variant, dataset, index) == ("kv", "vision", 0) else "COMPLETE"
 
     trials, reports = plant(study, state=state)
-    assert math.isnan(one(cells(Results(study, trials, reports)), "kv", "images")["ours"]), (
+    assert math.isnan(one(comparison(Results(study, trials, reports)), "kv", "images")["mean"]), (
         "seeds 0 and 2 were ended early"
     )
     place = trials.filter(pl.col("state") == "FAIL").row(0, named=True)
@@ -418,13 +403,6 @@ def test_a_trial_all_of_whose_seeds_diverged_counts_and_one_ended_by_another_see
         final=last | pl.col("final"),
         val_accuracy=pl.when(last).then(math.nan).otherwise("val_accuracy"),
     )
-    found = one(cells(Results(study, trials, gone)), "kv", "images")
+    found = one(comparison(Results(study, trials, gone)), "kv", "images")
     rest = [[truth("kv", "vision", {"model.heads": 4}, seed) for seed in range(3)]]
-    assert found["ours"] == pytest.approx((0.1 + np.mean(rest)) / 2)
-
-
-def test_the_document_names_every_column() -> None:
-    text = (REPOSITORY / "docs" / "compare.md").read_text()
-    table = text[text.index("`verdicts.csv`, one row") :].partition("\n\n`")[0]
-    named = [name for row in re.findall(r"^\| (`.*?) \|", table, re.M) for name in re.findall(r"`(\w+)`", row)]
-    assert sorted(named) == sorted(VERDICT_COLUMNS)
+    assert found["mean"] == pytest.approx((0.1 + np.mean(rest)) / 2)

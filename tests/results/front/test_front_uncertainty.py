@@ -1,4 +1,4 @@
-"""Coverage of the hypervolume's interval, probabilities of being on the front, and attained surfaces."""
+"""Probabilities of being on the front, and the draws that they come from."""
 
 from __future__ import annotations
 
@@ -8,18 +8,8 @@ import numpy as np
 import pytest
 
 from ablate.base.randomness import stream
-from ablate.results.front.front_uncertainty import (
-    attainment,
-    draw_means,
-    front_probabilities,
-    volume,
-    volume_interval,
-)
+from ablate.results.front.front_uncertainty import draw_means, front_probabilities
 from ablate.results.statistics.two_way import lay_out
-
-COSTS = np.linspace(2.5, 5, 10)
-TRUTH = 0.02 + 2 * 10 ** (-0.5 * COSTS)  # errors by log10 of the parameters
-CORNER = np.array([0.4, 5.5])
 
 
 def measured(rng: np.random.Generator, errors: np.ndarray, seeds: int = 3) -> np.ndarray:
@@ -29,25 +19,6 @@ def measured(rng: np.random.Generator, errors: np.ndarray, seeds: int = 3) -> np
 def about(rng: np.random.Generator, means: np.ndarray, draws: int = 300) -> np.ndarray:
     """Return draws about the measured means, which add the seeds' noise a second time."""
     return means + 0.015 / math.sqrt(3) * rng.standard_normal((draws, len(means)))
-
-
-@pytest.mark.parametrize("scatter", [0.01, 0.0])
-def test_the_hypervolume_is_nearly_without_bias_and_its_interval_covers(scatter: float) -> None:
-    """200 studies of 20 networks, three seeds each: scattered about a law, and almost equal."""
-    rng, others, found = np.random.default_rng(5), np.linspace(2.5, 5, 20)[:, None], []
-    law = 0.02 + 2 * 10 ** (-0.5 * others[:, 0]) if scatter else np.full(20, 0.1)
-    for _ in range(200):
-        errors = law + (scatter or 1e-7) * rng.standard_normal(20)
-        losses, true = measured(rng, errors), volume(errors, others, CORNER)
-        posterior = [volume(row, others, CORNER) for row in draw_means(losses, others, rng, draws=200)]
-        doubled = [volume(row, others, CORNER) for row in about(rng, losses.mean(axis=1), 200)]
-        ends = [np.quantile(drawn, (0.025, 0.975)) for drawn in (posterior, doubled)]
-        biases = [np.mean(posterior) - true, volume(losses.mean(axis=1), others, CORNER) - true]
-        found.append([*(low <= true <= high for low, high in ends), *biases])
-    covered, covered_doubled, bias, bias_plain = np.mean(found, axis=0)
-    assert covered >= 0.92 - 0.025
-    assert covered_doubled < 0.85
-    assert 0 < bias < 0.5 * bias_plain
 
 
 def test_a_said_probability_of_the_front_is_the_true_share() -> None:
@@ -71,17 +42,6 @@ def lowest(losses: np.ndarray) -> np.ndarray:
     """Return which networks have a smaller loss than every cheaper one, the cheapest first."""
     before = np.minimum.accumulate(losses, axis=1)[:, :-1]
     return np.column_stack([np.ones(len(losses), dtype=bool), losses[:, 1:] < before])
-
-
-def test_the_hypervolume_is_the_mean_of_the_draws_and_the_same_twice() -> None:
-    losses = TRUTH[:, None] + 0.01 * np.random.default_rng(0).standard_normal((10, 5))
-    found = volume_interval(losses, COSTS[:, None], CORNER, stream(0, "digits", 0, "front"))
-    assert found == volume_interval(losses, COSTS[:, None], CORNER, stream(0, "digits", 0, "front"))
-    drawn = draw_means(losses, COSTS[:, None], stream(0, "digits", 0, "front"))
-    volumes = [volume(row, COSTS[:, None], CORNER) for row in drawn]
-    assert found is not None
-    assert found.value == pytest.approx(np.mean(volumes))
-    assert (found.low, found.high) == pytest.approx(tuple(np.quantile(volumes, (0.025, 0.975))))
 
 
 def test_draws_vary_as_means_over_other_seeds_do_where_networks_are_far_apart() -> None:
@@ -133,11 +93,3 @@ def test_equal_networks_of_equal_cost_share_the_front_evenly() -> None:
     losses -= losses.mean(axis=1, keepdims=True)
     found = front_probabilities(losses, np.ones((4, 1)), stream(0, "digits", 0, "front"))
     assert found == pytest.approx(0.25, abs=0.04)
-
-
-def test_attained_losses_are_order_statistics_of_each_seed_s_best() -> None:
-    losses = np.random.default_rng(2).uniform(size=(5, 8))
-    found = attainment(losses, np.array([1.0, 2, 3, 4, 5]))
-    best = np.sort(np.minimum.accumulate(losses, axis=0), axis=1)
-    for column, share in enumerate((0.25, 0.75)):
-        assert found[:, column] == pytest.approx(best[:, math.ceil(share * 8) - 1])

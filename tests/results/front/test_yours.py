@@ -13,6 +13,7 @@ import scipy
 
 from ablate.ledger import EventRecord
 from ablate.ledger.requests import ANSWERED
+from ablate.results.front.figures import figures
 from ablate.results.front.findings import Findings
 from ablate.results.report import front_lines, write_report
 from ablate.results.statistics.looks import share_of
@@ -63,7 +64,7 @@ def about(mean: float, shift: int = 0, seeds: int = 5) -> list[float]:
 
 
 def answer(results: Results) -> str:
-    return Findings(results, "digits").summary[0]
+    return Findings(results, "digits").answer_text
 
 
 def interval(first: list[float], second: list[float]) -> tuple[float, float]:
@@ -137,7 +138,7 @@ def test_why_a_single_seed_shows_nothing() -> None:
 def test_a_loss_is_better_when_it_falls() -> None:
     results = planted([(1000, 0.81, about(0.80)), (4000, 0.85, about(0.84, 2))])
     found = Findings(Results(study_with(objectives=LOSS), *_with_losses(results)), "digits")
-    assert found.summary[0].startswith("Better than your settings: test loss 0.32 instead of 0.4 (−0.08 ± ")
+    assert found.answer_text.startswith("Better than your settings: test loss 0.32 instead of 0.4 (−0.08 ± ")
 
 
 def _with_losses(results: Results) -> tuple[Any, Any, Any]:
@@ -156,8 +157,7 @@ def test_settings_that_nothing_beats_are_the_best() -> None:
 def test_without_fresh_seeds_no_interval_is_claimed() -> None:
     text = answer(planted([(1000, 0.80, []), (4000, 0.85, [])], study_with(confirm=None)))
     assert text.startswith(
-        "Better than your settings on the search's own seed: validation accuracy 85.00% instead of 80.00%. "
-        "The best was chosen by this number, so no interval is given."
+        "Better than your settings on the search's own seed: validation accuracy 85.00% instead of 80.00%. Best: "
     )
     assert "±" not in text
 
@@ -207,3 +207,15 @@ def test_settings_that_break_a_constraint_are_told_to() -> None:
     of = study_with(objectives=ONE, constraints=["params <= 2000"])
     text = answer(planted([(5000, 0.9, about(0.9)), (900, 0.7, about(0.7, 3))], of))
     assert text.startswith("Your settings do not keep params <= 2000: 90.00% test accuracy.")
+
+
+def test_the_line_of_a_history_is_of_trials_that_keep_the_constraints() -> None:
+    of = study_with(objectives=ONE, constraints=["params <= 2000"])
+    values = {0: (900, 0.5), 1: (5000, 0.9), 2: (900, 0.4), 3: (1000, 0.6), 4: (1000, 0.55)}
+    found = planted([(params, value, []) for params, value in values.values()], of)
+    figure = figures(of, Findings(found, "digits"))[0]
+    dots, line = (layer["data"]["values"] for layer in figure.spec["layer"])
+    assert [(dot["size"], dot["quality"]) for dot in dots] == [
+        (n, pytest.approx(100 * value)) for n, (_, value) in values.items()
+    ]
+    assert [(step["size"], step["quality"]) for step in line] == [(0, 50), (3, 60), (4, 60)]

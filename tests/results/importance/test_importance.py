@@ -95,17 +95,14 @@ def test_trials_without_a_finite_loss_do_not_enter_and_the_draws_are_keyed():
 
 
 @pytest.mark.parametrize(
-    ("losses", "settings", "space", "reason"),
+    ("losses", "settings", "space"),
     [
-        ([0.1] * (LEAST - 1), draw(LEAST - 1), UNIT, f"{LEAST - 1} trials, {LEAST} are needed"),
-        ([math.nan] * 80, draw(80), UNIT, "0 trials"),
-        ([0.5], draw(1), UNIT, "1 trial,"),
-        ([0.1] * 80, draw(80), UNIT, "all trials have the same value"),
-        (list(range(80)), [{"a": 1}] * 80, Space(ranges={"a": IntRange(int=(1, 1))}), "no setting with more than one"),
-        (list(range(80)), [{}] * 80, Space(), "no setting with more than one value is searched"),
+        (list(range(LEAST - 1)), draw(LEAST - 1), UNIT),
+        ([math.nan] * 80, draw(80), UNIT),
+        ([0.1] * 80, draw(80), UNIT),
+        (list(range(80)), [{"a": 1}] * 80, Space(ranges={"a": IntRange(int=(1, 1))})),
+        (list(range(80)), [{}] * 80, Space()),
     ],
 )
-def test_what_cannot_be_computed_has_a_reason(losses, settings, space, reason):
-    result = found(losses, settings, space)
-    assert result.rows == ()
-    assert reason in result.reason
+def test_of_too_few_trials_equal_values_or_one_setting_there_are_none(losses, settings, space):
+    assert found(losses, settings, space).rows == ()

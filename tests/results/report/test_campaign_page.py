@@ -9,10 +9,10 @@ import polars as pl
 import pytest
 
 from ablate.results.campaign.figures import MOST_ROWS
-from ablate.results.rendering.drawing import drawn_data
 from ablate.results.report import draw_figures, write_report
 from ablate.results.trials.results import Results
 from ablate.study import parse_study
+from support.figure_data import drawn_data
 
 STUDY = """\
 study: night

@@ -4,18 +4,17 @@ import csv
 import json
 import math
 import re
-import struct
 from types import SimpleNamespace
 
 import polars as pl
 import pytest
 
 from ablate.base.errors import AblateError
-from ablate.results.front import terminal
+from ablate.results.front import table
+from ablate.results.front.findings import Findings
 from ablate.results.front.front import front
-from ablate.results.front.summary import summary
 from ablate.results.rendering.drawing import PALETTES, paint
-from ablate.results.report import frame, front_lines, front_table, write_report
+from ablate.results.report import draw_figures, frame, front_lines, front_table, write_report
 from ablate.results.trials.results import Results
 from support.page_reader import Reader, printed
 from support.planted_study import make_study, plant, report_rows, reports_of, trial_row, trials_of
@@ -59,22 +58,16 @@ def test_page_says_first_what_it_rests_on(written):
     assert "study seed 0" in begin
     assert "3 seeds (1000000, 1000001, 1000002)" in begin
     assert f"{confirmed} networks confirmed on fresh seeds, test split, opened once at 2023-11-14 22:13 UTC" in begin
-    assert "log10 of params; reference point of val_accuracy, params derived" in begin
     assert re.search(r"Built with Python \d.* polars \d.* moocore \d", begin)
     assert f"rebuilt by ablate report {study.name}" in reader.text
 
 
-def test_png_files_have_a_signature_and_twice_the_width(written):
+def test_figures_are_files_of_svg_and_pdf(written):
     folder = written[-1].parent
-    kinds = {"front-{}", "curves-{}", "slices-{}-val_accuracy", "parallel-{}"}  # too few trials for importances
-    stems = {kind.format(name) for kind in kinds for name in ("digits", "mnist")}
-    assert {p.stem for p in folder.glob("*.png")} == stems
-    for path in (folder / f"{kind}-digits.png" for kind in ("front", "curves")):
-        content = path.read_bytes()
-        assert content[:8] == b"\x89PNG\r\n\x1a\n"
-        width, height = struct.unpack(">II", content[16:24])
-        assert 1500 <= width <= 1700
-        assert 700 <= height <= 1000
+    stems = {f"{kind}-{name}" for kind in ("front", "curves") for name in ("digits", "mnist")}
+    assert {p.stem for p in folder.glob("*.pdf")} == stems
+    for path in folder.glob("*.pdf"):
+        assert path.read_bytes().startswith(b"%PDF-1.")
 
 
 def test_front_on_the_page_is_the_csv_file_and_the_front(written):
@@ -83,15 +76,20 @@ def test_front_on_the_page_is_the_csv_file_and_the_front(written):
         rows = list(csv.DictReader(file))
     expected = front(trials, study.objectives)
     assert [(r["dataset"], int(r["trial"])) for r in rows] == expected.select("dataset", "trial").rows()
-    shown = [r for r in Reader(path.read_text(encoding="utf-8")).rows if len(r) == 11 and r[0] != "Network"]
+    page = Reader(path.read_text(encoding="utf-8")).rows
+    heading = next(r for r in page if r[:2] == ["Settings", "Trial"])
+    shown = [dict(zip(heading, r, strict=True)) for r in page if len(r) == len(heading) and r[1].isdigit()]
     assert len(shown) == len(rows)
     for cells, row in zip(shown, rows, strict=True):
-        assert cells[1] == f"{int(row['params']):,}"
-        assert cells[2] == f"{100 * float(row['accuracy']):.2f}%"
-        low, high = 100 * float(row["accuracy_low"]), 100 * float(row["accuracy_high"])
-        assert cells[3] == f"{low:.2f} to {high:.2f}"
-        assert cells[5:8] == [row["verdict"], f"{float(row['front_probability']):.2f}", row["replicates"]]
-        assert cells[10] == row["trial"]
+        assert cells["Parameters"] == f"{int(row['params']):,}"
+        half = max(
+            float(row["accuracy_high"]) - float(row["accuracy"]), float(row["accuracy"]) - float(row["accuracy_low"])
+        )
+        assert cells["Test accuracy"] == f"{100 * float(row['accuracy']):.2f}% ± {100 * half:.2f}"
+        assert cells["To the best"].endswith(row["verdict"])
+        chance = float(row["front_probability"])
+        assert cells["P(front)"] == f"{'≥ ' * (chance < 0.6)}{chance:.2f}"
+        assert cells["Trial"] == row["trial"]
         last = reports.filter((pl.col("dataset") == row["dataset"]) & (pl.col("trial") == int(row["trial"])))
         values = last.filter(pl.col("epoch") == 6)["test_accuracy"]
         assert float(row["accuracy"]) == pytest.approx(values.mean())
@@ -108,7 +106,7 @@ def test_trials_csv_holds_every_trial_and_marks_the_front(written):
 def test_figures_in_the_page_hold_every_drawn_trial_and_no_unpainted_colour(written):
     text = written[-1].read_text(encoding="utf-8")
     specs = json.loads(re.search(r'id="specs">(.*?)</script>', text, re.S)[1])
-    assert {"front-digits", "front-mnist", "curves-digits", "curves-mnist"} < set(specs)
+    assert {"front-digits", "front-mnist", "curves-digits", "curves-mnist"} == set(specs)
     trials = written[1].filter((pl.col("dataset") == "digits") & pl.col("state").is_in(["COMPLETE", "PRUNED"]))
     drawn = {v["trial"] for v in _values(specs["front-digits"]) if "trial" in v}
     assert drawn == set(trials["trial"].to_list())
@@ -121,12 +119,43 @@ def _values(spec):
 
 
 @pytest.mark.services
-def test_each_network_of_the_front_is_one_point_of_the_fit(written):
-    _, _, _, path = written
-    networks = pl.read_csv(path.parent / "front.csv").group_by("dataset").agg(pl.len(), pl.col("replicates").sum())
-    fits = pl.read_csv(path.parent / "fits.csv").join(networks, on="dataset")
-    assert fits["networks"].to_list() == fits["len"].to_list()
-    assert fits["points"].to_list() == fits["replicates"].to_list()
+def test_page_terminal_and_file_have_the_fit_of_all_confirmed_networks(written):
+    study, trials, reports, path = written
+    confirmed = trials.filter(stage="confirm", state="COMPLETE")
+    fits = pl.read_csv(path.parent / "fits.csv")
+    counts = [confirmed.filter(dataset=name).height for name in ("digits", "mnist")]
+    assert fits["networks"].to_list() == counts
+    text = " ".join(Reader(path.read_text(encoding="utf-8")).text.split())
+    lines = printed(front_lines(Results(study, trials, reports)), width=5000)
+    for row in fits.iter_rows(named=True):
+        sentence = (
+            f"times the parameters: error × {row['factor']:.2f} ({row['factor_low']:.2f} to {row['factor_high']:.2f})"
+        )
+        basis = f"({row['networks']} networks, 3 seeds, these test samples)"
+        for said in (text, lines):
+            assert sentence in said
+            assert basis in said
+    assert "digits and mnist, " in lines
+    assert "Error against size, data set by data set" in text
+    assert "not identifiable" not in text
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_figure_has_the_curve_over_the_sizes_and_dashed_to_half_and_four_times(written):
+    study, trials, reports, path = written
+    fits = {row["dataset"]: row for row in pl.read_csv(path.parent / "fits.csv").iter_rows(named=True)}
+    (figure,) = [each for each in draw_figures(Results(study, trials, reports)) if each.stem == "front-digits"]
+    lines = [layer for layer in figure.spec["layer"] if "strokeDash" in str(layer["mark"])]
+    ends = [[layer["data"]["values"][place]["size"] for place in (0, -1)] for layer in lines]
+    low, high = fits["digits"]["smallest"], fits["digits"]["largest"]
+    assert [each for pair in ends for each in pair] == pytest.approx(
+        [low / 2, low, low, high, high, 4 * high], rel=1e-3
+    )
+    assert [layer["mark"]["strokeDash"] for layer in lines] == [[6, 4], [1, 0], [6, 4]]
+    for point in (value for layer in lines for value in layer["data"]["values"]):
+        assert point["low"] <= point["quality"] <= point["high"]
+        assert point["interval"].startswith(f"{point['low']:.4g} to ")
+    assert "spread" in dict(figure.key)
 
 
 @pytest.mark.usefixtures("quick")
@@ -172,14 +201,10 @@ def test_study_whose_trials_all_failed(tmp_path):
 def test_study_of_one_trial_is_called_unconfirmed(tmp_path):
     rows = [trial_row("digits", 0, val_accuracy=0.9)]
     reader = read(make_study(confirm=None), trials_of(rows), reports_of(report_rows(rows[0], [0.9])), tmp_path)
-    assert "unconfirmed: a single search-stage validation number" in reader.text
-    assert reader.text.count("The only network on the front") == 1
-    assert "Cheapest on the front" not in reader.text
-    assert (
-        "width 8 · no mlp has 90.00% validation accuracy with 1,000 parameters. It is the only network" in reader.text
-    )
-    assert "not identifiable, because 1 distinct size, 6 are needed" in reader.text
-    assert [r[5] for r in reader.rows if len(r) == 8][1] == "–"
+    assert "unconfirmed: validation numbers of 1 search trial" in reader.text
+    assert "Best: width 8 · no mlp, 90.00% validation accuracy, 1,000 parameters." in reader.text
+    assert "Error against size" not in reader.text
+    assert pl.read_csv(tmp_path / "report" / "fits.csv")["reason"].to_list() == ["under 4 sizes"]
 
 
 @pytest.mark.usefixtures("quick")
@@ -188,8 +213,8 @@ def test_unconfirmed_study_says_that_the_best_looks_too_good(tmp_path):
     trials, reports = plant(study, confirmed=False)
     complete = trials.filter(pl.col("state") == "COMPLETE").height
     reader = read(study, trials, reports, tmp_path)
-    warning = f"unconfirmed: search-stage validation numbers; the best of {complete} looks better than it is"
-    assert warning in reader.text
+    assert f"unconfirmed: validation numbers of {complete} search trials" in reader.text
+    assert reader.text.count("look better than they are") == 1
     assert "paper: validation used the test split" in reader.text
 
 
@@ -206,9 +231,7 @@ def test_one_and_three_objectives(count, tmp_path):
         trial_row("digits", i, params=100 * (i + 1), flops=3400 * (6 - i), val_loss=1 / (i + 1), val_accuracy=0.5)
         for i in range(6)
     ]
-    reader = read(study, trials_of(rows), reports_of([]), tmp_path)
-    assert ("no hypervolume is computed" in reader.text) == (count == 1)
-    assert ("params, flops in log10" in reader.text) == (count == 3)
+    read(study, trials_of(rows), reports_of([]), tmp_path)
     found = pl.read_csv(tmp_path / "report" / "front.csv")
     assert found["trial"].to_list() == ([5] if count == 1 else [0, 1, 2, 3, 4, 5])
     assert found["loss"].to_list() == pytest.approx([1 / (n + 1) for n in found["trial"]])
@@ -228,7 +251,6 @@ def test_ten_thousand_trials_stay_usable(tmp_path):
     assert path.stat().st_size < 3_000_000
     reader = Reader(path.read_text(encoding="utf-8"))
     assert "10,000 search trials" in reader.text
-    assert "9,970 more: trials.csv" in reader.text
     assert "more curves are left out" in reader.text
     assert pl.read_csv(path.parent / "trials.csv", infer_schema_length=None).height == 10_000
 
@@ -237,11 +259,11 @@ def test_terminal_shows_the_front_of_every_data_set_within_80_columns(written):
     study, trials, reports, _ = written
     text = printed(front_lines(Results(study, trials, reports)))
     assert max(map(len, text.splitlines())) <= 80
-    assert "Front of digits" in text
-    assert "Front of mnist" in text
+    assert "digits: Best: " in text
+    assert "mnist: Best: " in text
     for row in front_table(Results(study, trials, reports)).iter_rows(named=True):
         assert f" {100 * row['accuracy']:.2f}% " in text
-    assert "No front yet" in printed(front_lines(Results(study, trials_of([]))))
+    assert "There is no answer yet" in printed(front_lines(Results(study, trials_of([]))))
 
 
 @pytest.mark.usefixtures("quick")
@@ -251,33 +273,25 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
         write_report(Results(make_study(), trials_of([]), reports_of([])), tmp_path)
 
 
-def test_summary_of_a_search_names_the_best_and_the_cheapest_and_compares_nothing():
-    study = make_study()
+def test_a_search_alone_names_the_best_and_compares_nothing():
+    study = make_study(confirm=None)
     sizes, accuracies = (100, 1000, 5000, 20_000), (0.80, 0.93, 0.945, 0.95)
     rows = [trial_row("digits", i, params=sizes[i], val_accuracy=accuracies[i]) for i in range(4)]
-    answer, picks = summary(study, "digits", front_table(Results(study, trials_of(rows))))
-    assert [pick.role for pick in picks] == ["Best of the front", "Cheapest on the front"]
-    assert [pick.quality for pick in picks] == ["95.00%", "80.00%"]
-    assert (
-        "is the best of the front: 95.00% validation accuracy with 20,000 parameters. Numbers of the search" in answer
-    )
+    found = Findings(Results(study, trials_of(rows)), "digits").answer
+    assert (found.case, found.best, found.named) == ("searched", 3, None)
+    assert found.text.startswith("Best: width 8 · no mlp, 95.00% validation accuracy, 20,000 parameters.")
 
 
 @pytest.mark.parametrize(("columns", "lines"), [(80, 5), (160, 2)])
-def test_a_long_name_of_a_network_keeps_its_room(written, monkeypatch, columns, lines):
+def test_a_long_name_keeps_its_room(written, monkeypatch, columns, lines):
     """Each row takes few lines, and no heading is cut, where a study varies many settings."""
     study, trials, reports, _ = written
     names = iter(range(10_000))
     long = "similarity separate · value separate · depth 2 · width"
-
-    def named(*given):
-        return [f"{long} {next(names)}", *cells(*given)[1:]]
-
-    cells = terminal.front_cells
-    monkeypatch.setattr(terminal, "front_cells", named)
+    monkeypatch.setattr(table, "network", lambda *given, **more: f"{long} {next(names)}")
     text = printed(front_lines(Results(study, trials, reports)), width=columns)
-    table = text.split("Front of mnist")[1].split("─ \n")[1]
-    rows = [line for line in table.splitlines() if line.strip()]
+    shown = text.split("─\n")[2].split("\n\n")[0].split("digits and mnist")[0]
+    rows = [line for line in shown.splitlines() if line.strip()]
     height = front_table(Results(study, trials, reports)).filter(pl.col("dataset") == "mnist").height
-    assert len(rows) <= lines * height
+    assert height <= len(rows) <= lines * height + 2
     assert max(map(len, text.splitlines())) <= columns

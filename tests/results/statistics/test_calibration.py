@@ -18,7 +18,6 @@ import calibration_rows
 QUICK = [
     pytest.param(row, marks=pytest.mark.slow if row.__name__ == "importance_rows" else (), id=row.__name__)
     for row in calibration.ROWS
-    if row.__module__ != "calibration_fits"
 ]
 
 
@@ -49,5 +48,4 @@ def test_the_page_shows_the_rows_of_the_last_whole_run():
     rows = list(csv.DictReader(results.splitlines()))
     assert tuple(rows[0]) == calibration.FIELDS
     assert [row["what"] for row in rows if row["pass"] != "pass"] == []
-    assert len({row["commit"] for row in rows}) == 1
-    assert not rows[0]["commit"].endswith("+")
+    assert not any(row["commit"].endswith("+") for row in rows)

@@ -10,9 +10,11 @@ import pytest
 import scipy
 from numpy.typing import NDArray
 
+from ablate.results.front.answer import unselected_best
 from ablate.results.statistics.intervals import Interval, metric_interval, t_interval
 from ablate.results.statistics.samples import Spread, difference_interval, sample_interval, spread, widened
 from ablate.results.trials.sample_tables import SAMPLES, SAMPLES_TYPE, spread_of
+from ablate.results.trials.study_warnings import few_errors, heavy_tail
 
 Values = NDArray[np.float64]
 
@@ -119,15 +121,43 @@ def test_it_is_never_narrower_than_that_over_seeds_alone() -> None:
         assert own.high - 1e-12 <= wide.high
 
 
+@pytest.mark.parametrize(("accuracy", "samples"), [(0.98, 100), (0.99, 100), (0.99, 359)])
+def test_the_best_of_equal_networks_holds_its_population_on_few_errors(accuracy: float, samples: int) -> None:
+    """Errors of a sample have one law for all networks: a probit, or most samples have none (Beta)."""
+    random, repetitions = np.random.default_rng(samples), 200
+    shape, middle = (6, 10, samples), float(scipy.special.ndtri(accuracy))
+    for law in ("probit", "beta"):
+        hits = []
+        for _ in range(repetitions):
+            hard = scipy.special.ndtr((-middle + math.sqrt(0.6) * random.standard_normal(samples)) / math.sqrt(0.4))
+            if law == "beta":
+                hard = random.beta(0.3 * (1 - accuracy), 0.3 * accuracy, samples)
+            values = np.asarray(random.random(shape) > hard, dtype=np.float64)
+            found, best = [of(each) for each in values], int(values.mean(axis=(1, 2)).argmax())
+            number = unselected_best(values.mean(axis=2), "test_accuracy", samples=samples)
+            interval = widened("test_accuracy", number, found[best], found)
+            hits.append(interval.low <= accuracy <= interval.high)
+        assert np.mean(hits) >= 0.95 - 3 * math.sqrt(0.05 * 0.95 / repetitions), law
+
+
+def test_the_best_number_is_no_wider_beside_networks_that_are_far_worse() -> None:
+    random = np.random.default_rng(5)
+    values = [graded(accuracy, 5, 359, random) for accuracy in (0.6, 0.75, 0.9, 0.98)]
+    found = [of(each) for each in values]
+    number = metric_interval("test_accuracy", values[-1].mean(axis=1).tolist())
+    alone, beside = (widened("test_accuracy", number, found[-1], each) for each in (found[-1:], found))
+    assert beside.high - beside.low < 1.3 * (alone.high - alone.low)
+
+
 def test_a_corrected_number_is_widened_by_the_samples_alone() -> None:
     number = Interval(mean=2.0, low=1.6, high=2.3, n=5, sd=0.1, level=0.95)
     found = Spread(mean=2.1, n=5, count=100, seeds=9.0, samples=0.04, both=1.0, df=9.0, on_these=10.0)
-    wider = widened("test_loss", number, found)
+    wider = widened("test_loss", number, found, [found])
     reach = 1.959964 * 0.2
     assert wider.mean == 2.0
     assert wider.low == pytest.approx(2.0 - math.hypot(0.4, reach), rel=1e-5)
     assert wider.high == pytest.approx(2.0 + math.hypot(0.3, reach), rel=1e-5)
-    share = widened("test_accuracy", Interval(mean=0.99, low=0.97, high=1.0, n=5, sd=0.1, level=0.95), found)
+    share = widened("test_accuracy", Interval(mean=0.99, low=0.97, high=1.0, n=5, sd=0.1, level=0.95), found, [found])
     assert 0 <= share.low <= 0.97
     assert share.high == pytest.approx(1.0, abs=0.005)
 
@@ -153,3 +183,18 @@ def test_seeds_are_crossed_only_on_the_same_samples(splits: str, lengths: tuple[
     rows = pl.DataFrame([pl.Series("trial", [1, 1]), pl.Series("seed", [0, 1]), column])
     assert (spread_of(rows, "test_loss") is not None) == known
     assert spread_of(rows, "test_accuracy") is None
+
+
+def codes(shares: list[tuple[float, int]], losses: Values) -> list[str]:
+    found = [*few_errors(shares), *heavy_tail([("test_loss", of(losses).tail)])]
+    return [each.code for each in found]
+
+
+def test_few_errors_and_heavy_tails_are_warned_of() -> None:
+    random = np.random.default_rng(3)
+    heavy, light = (np.exp(sd * random.standard_normal(359)) + np.zeros((3, 1)) for sd in (2, 0.5))
+    assert codes([(0.95, 359), (0.6, 100)], light) == []
+    assert codes([(0.95, 359), (0.98, 359)], light) == ["few-errors"]
+    assert codes([(0.02, 100)], heavy) == ["few-errors", "heavy-tail"]
+    assert of(light).tail == pytest.approx(abs(scipy.stats.skew(light[0])) / math.sqrt(359))
+    assert [*heavy_tail([("test_accuracy", 1.0)])] == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 When = Literal["before", "after"]
@@ -53,6 +54,20 @@ def after_the_last_trial(signal_number: signal.Signals = signal.SIGSTOP) -> None
         os.kill(os.getpid(), signal_number)
 
     LocalExecutor.run = run  # type: ignore[method-assign]
+
+
+def within_a_checkpoint(number: int = 3, signal_number: signal.Signals = signal.SIGSTOP) -> None:
+    """Let this process stop when its `number`th checkpoint is written under a temporary name."""
+    real, names = Path.replace, list[str]()
+
+    def replace(self: Path, target: Path) -> Path:
+        if "epoch-" in Path(target).name:
+            names.append(Path(target).name)
+            if len(names) == number:
+                os.kill(os.getpid(), signal_number)
+        return real(self, target)
+
+    Path.replace = replace  # type: ignore[method-assign, assignment]
 
 
 def failing(stage: str, message: str) -> None:

@@ -12,7 +12,6 @@ from ablate.ledger import Ledger
 from ablate.ledger.schema import (
     lease_table,
     metadata,
-    mlflow_parent_table,
     note_table,
     report_table,
     study_table,
@@ -30,7 +29,6 @@ MAY_DIFFER: Mapping[str, frozenset[str]] = {
     trial_table.name: TIMES | {"attempt", "driver_term", "revision", "mlflow_run_id"},
     report_table.name: TIMES | {"driver_term"},
     note_table.name: TIMES | {"driver_term"},
-    mlflow_parent_table.name: frozenset({"run_id"}),
 }
 OF_A_RESUME = frozenset({"driver_started", "resumed", "retried"})  # kinds of notes that only say what happened
 ATTEMPT = re.compile(r"-attempt-\d+")  # part of a checkpoint's name

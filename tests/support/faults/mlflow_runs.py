@@ -10,7 +10,7 @@ from typing import Any
 from support.faults.study_runs import StudyRun
 
 # Times, ids that MLflow or the driver made up, and what counts attempts.
-MAY_DIFFER = ("ablate.attempt", "ablate.projected", "ablate.revision", "ablate.study_id", "mlflow.parentRunId")
+MAY_DIFFER = ("ablate.attempt", "ablate.study_id", "mlflow.parentRunId")
 OTHERS = ("wall_seconds",)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from ablate.driver.options import RunOptions
@@ -36,9 +36,9 @@ def into(then: Callable[[], object] | None = None) -> None:
 class WatchedActor(TrialActor):
     """The actor of a Ray worker, whose steps are watched."""
 
-    def __init__(self, config: Mapping[str, Any], storage: object = None) -> None:
+    def setup(self, config: dict[str, Any]) -> None:
         watch()
-        super().__init__(config, storage)
+        super().setup(config)
 
 
 def watch() -> None:

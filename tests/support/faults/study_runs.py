@@ -254,12 +254,9 @@ def forked(
     if inject is not None:
         inject()
     if cpus is not None:
-        import ray
+        from ablate.execution import own_ray, ray_tune
 
-        memory = 80 * 2**20
-        ray.init(
-            address="local", num_cpus=cpus, include_dashboard=False, log_to_driver=False, object_store_memory=memory
-        )
+        own_ray.cpus_here = ray_tune.cpus_here = lambda: cpus  # type: ignore[attr-defined]
     from ablate.cli.app import main
 
     draw_nothing(pytest.MonkeyPatch())

@@ -20,6 +20,7 @@ from ablate.study import Study
 from ablate.study.checks import faults_of
 from ablate.tracking.candidates import VERDICT, candidate_tags
 from ablate.tuning import Search
+from ablate.tuning.stages import candidate_runs
 from ablate.tuning.stages.candidate_runs import Campaign
 from support.searches import ENDLESS, ONE, TWO, CrashError, hold_of, notes, opened, search_of, stored, study_of, url_in
 
@@ -111,6 +112,24 @@ def test_a_campaign_of_nulls_keeps_none_and_costs_few_runs(tmp_path: Path) -> No
         assert state_of(search).k == 20
 
 
+@pytest.mark.parametrize(("window", "is_kept"), [(15, False), (1000, True)])
+def test_runs_that_drift_in_time_are_kept_only_beside_old_runs_of_the_champion(
+    window: int, is_kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each run is .01 sd better than the run before; two candidates are open at a time, at the end of a window too."""
+    monkeypatch.setattr(candidate_runs, "WINDOW", window)
+    states = []
+    with opened(campaign_of(runs=8), tmp_path) as (search, _, ledger):
+        run(search)
+        for number in range(0, 40, 2):
+            for each in (number, number + 1):
+                ask(ledger, settings={DECAY: 1e-9 * (each + 1)})
+            run(search, lambda config: 0.01 * config.key.number)
+            states += [arm.state for arm in state_of(search).arms[-2:]]
+            assert search.finished
+    assert ("keep" in states) is is_kept
+
+
 def outcomes(folder: Path, order: Callable[[Sequence[TrialConfig]], TrialConfig]) -> list[dict[str, Any]]:
     """Judge six changes submitted together, with six runs at a time that end in an order; return the decisions."""
     folder.mkdir()
@@ -131,7 +150,11 @@ def outcomes(folder: Path, order: Callable[[Sequence[TrialConfig]], TrialConfig]
     return sorted(decided(folder), key=lambda each: each["candidate"])
 
 
-def test_the_order_in_which_runs_end_changes_no_decision(tmp_path: Path) -> None:
+@pytest.mark.parametrize("window", [30, 4])
+def test_the_order_in_which_runs_end_changes_no_decision(
+    window: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(candidate_runs, "WINDOW", window)
     orders = {"first": lambda held: held[0], "last": lambda held: held[-1], "any": random.Random(0).choice}
     found = {name: outcomes(tmp_path / name, order) for name, order in orders.items()}
     assert len(found["first"]) == 6
@@ -299,13 +322,16 @@ def test_same_numbers_failures_and_divergence_are_discarded_with_their_reason(tm
     ]  # fmt: skip
 
 
-def train(search: Search, value: Callable[[TrialConfig, int], float], epochs: Sequence[int]) -> dict[int, int]:
+def train(
+    search: Search, value: Callable[[TrialConfig, int], float], epochs: Sequence[int], *, seconds: bool = False
+) -> dict[int, int]:
     """Train what the campaign asks for with reports at `epochs`; return the last epoch of each trial by its number."""
     last = {}
     while (config := search.next_trial()) is not None:
         for epoch in epochs:
             found = value(config, epoch)
             metrics = {"train_loss": 1.0, "val_loss": 1 - found, "val_accuracy": found}
+            metrics |= {"seconds": 1 / (1 + config.key.number)} if seconds else {}
             report = Report(epoch=epoch, metrics=(metrics,), wall_seconds=1.0 * epoch, final=epoch == epochs[-1])
             last[config.key.number] = epoch
             if search.report(config.key, report) is Decision.STOP:
@@ -324,10 +350,11 @@ def noisy(config: TrialConfig, epoch: int) -> float:
 
 @pytest.mark.parametrize("asked", [{}, {"mode": "explore"}], ids=["by default", "explore"])
 def test_a_gain_of_a_training_that_does_not_use_its_seed_is_not_kept(tmp_path: Path, asked: dict[str, Any]) -> None:
+    """Also beside a metric that varies, such as seconds."""
     with opened(campaign_of(**asked), tmp_path) as (search, _, ledger):
-        train(search, lambda config, epoch: 0.5, (1,))
+        train(search, lambda config, epoch: 0.5, (1,), seconds=True)
         ask(ledger, settings={RATE: 0.2})
-        train(search, lambda config, epoch: 0.5 + 0.1 * is_candidate(config), (1,))
+        train(search, lambda config, epoch: 0.5 + 0.1 * is_candidate(config), (1,), seconds=True)
     [found] = decided(tmp_path)
     assert (found["state"], found["reason"], found["runs"]) == ("discard", "equal-seeds", 3)
 

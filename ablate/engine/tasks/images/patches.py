@@ -66,13 +66,6 @@ def cut(images: Tensor, patch: tuple[int, int]) -> Tensor:
     return grid.permute(0, 1, 3, 2, 4, 5).reshape(n, -1, high * wide * channels)
 
 
-def join(patches: Tensor, patch: tuple[int, int], size: tuple[int, int]) -> Tensor:
-    """Return the images [n, H, W, C] of `size` (H, W) from `patches` [n, T, F]: the inverse of `cut`."""
-    (high, wide), (height, width) = patch, size
-    grid = patches.reshape(patches.shape[0], height // high, width // wide, high, wide, -1)
-    return grid.permute(0, 1, 3, 2, 4, 5).reshape(patches.shape[0], height, width, -1)
-
-
 def patch_data(
     train: Split,
     test: Split,
@@ -85,7 +78,6 @@ def patch_data(
 ) -> Data:
     """Return Data whose tokens are (value - mean) / std; `mean`, `std` per channel in stored units."""
     scale, shift = affine(mean, std, patch)
-    height, width, channels = train[0].shape[1:]
     return Data(
         train_inputs=cut(train[0], patch),
         train_targets=train[1],
@@ -96,7 +88,6 @@ def patch_data(
         scale=scale,
         shift=shift,
         class_names=class_names,
-        image=(height, width, channels),
     )
 
 

@@ -122,7 +122,6 @@ class StreamedTask(Classification, ABC):
             scale=scale,
             shift=shift,
             class_names=self.class_names(self.location(data_dir)),
-            image=(*self.size, 3),
         )
 
     def _splits(self, data_dir: Path | None) -> tuple[FileSplit, FileSplit]:

@@ -1,1 +1,0 @@
-"""Curves of accuracy against the number of parameters."""

@@ -1,0 +1,154 @@
+"""The table of a front: every declared objective and constraint, the comparison with the best, and what is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import polars as pl
+
+from ablate.base.plain_text import settings_text
+from ablate.core.objectives import SIZE_METRICS, quality_objective
+from ablate.results.front.answer import FEWEST
+from ablate.results.front.findings import Findings
+from ablate.results.front.front import metric_at
+from ablate.results.front.tables import (
+    MOST_ROWS,
+    differing,
+    model_settings,
+    network,
+    objective_value,
+    other_objectives,
+    other_settings,
+    quality_name,
+    shared_settings,
+)
+from ablate.results.front.words import difference_text, number_text
+from ablate.results.rendering.grid import MOST_LINES, Column, Grid, Row
+from ablate.results.rendering.numbers import (
+    DASH,
+    capital,
+    compact,
+    count,
+    evenly,
+    format_signed,
+    quantity,
+    ratio,
+    reach,
+    spell_metric,
+)
+from ablate.study import Study
+
+FEWEST_LINES = 6  # of the table of one of many data sets in a terminal
+KNOWN: dict[str, tuple[str, Callable[[float | None], str]]] = {
+    "params": ("Parameters", count),
+    "flops": ("FLOPs", compact),
+    "q": ("Q", ratio),
+}
+
+
+def front_grid(found: Findings) -> Grid:
+    """Return the front of a data set as a table, the user's settings below it if they are not on it."""
+    study, rows = found.results.study, found.rows
+    name, shared = quality_name(study), shared_settings(study, rows)
+    by = differing(rows, model_settings(study))
+    training = differing(rows, [each for each in other_settings(study) if each not in shared])
+    several = len({row["replicates"] for row in rows}) > 1
+    many = len(by) < len([name for name in model_settings(study) if name not in shared])
+    columns = [
+        Column(
+            heading="Settings",
+            cell=lambda row: network(study, dict(row), shared, by) + " (yours)" * row["yours"],
+            short=(lambda row: f"trial {row['trial']}" + " (yours)" * row["yours"]) if many else None,
+        ),
+        Column(heading="Trial", cell=lambda row: str(row["trial"]), wide=many),
+        Column(
+            heading=capital(f"{'test' if found.tested else 'validation'} {name.replace('_', ' ')}"),
+            cell=lambda row: quantity(name, row[name]) + _reach(name, row),
+        ),
+        *_objectives(study),
+        Column(heading="To the best", cell=lambda row: _difference(study, row), short=lambda row: _short(study, row)),
+        Column(heading="P(front)", cell=lambda row: _chance(row)),
+        Column(heading="Corrected for being chosen", cell=lambda row: _corrected(found, row), wide=True),
+        Column(heading="Seeds", cell=lambda row: str(row["replicates"]) if several else "", wide=True),
+        *_known(study, rows),
+        Column(heading="Training", cell=lambda row: settings_text(row, training), wide=True),
+    ]
+    return Grid(
+        caption=f"Front{found.named('of')}",
+        frame=pl.DataFrame(_shown(rows), infer_schema_length=None),
+        columns=columns,
+        csv="front.csv",
+        total=len(rows),
+        lines=max(MOST_LINES // len(study.labels), FEWEST_LINES),
+    )
+
+
+def _shown(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows of a front that a table has: the best, the user's settings, and others spread along the front."""
+    if len(rows) <= MOST_ROWS:
+        return rows
+    named = [row for row in rows if row["verdict"] == "best" or row["yours"]]
+    spread = evenly([row for row in rows if row not in named], MOST_ROWS - len(named))
+    return [row for row in rows if row in named or row in spread]
+
+
+def _objectives(study: Study) -> Iterator[Column]:
+    """Yield a column for each further objective, and for each metric that a constraint bounds."""
+    others = other_objectives(study)
+    for each in others:
+        yield Column(
+            heading=capital(spell_metric(each.metric)),
+            cell=lambda row, each=each: quantity(each.metric, objective_value(each, row)),  # type: ignore[misc]
+        )
+    shown = {quality_objective(study.objectives).metric, *(each.metric for each in others)}
+    for metric in dict.fromkeys(each.metric for each in study.constraints if each.metric not in shown):
+        yield _plain(metric)
+
+
+def _plain(metric: str) -> Column:
+    def cell(row: Row) -> str:
+        return quantity(metric, row.get(metric_at(metric, row["stage"]), row.get(metric)))
+
+    return Column(heading=capital(spell_metric(metric)), cell=cell)
+
+
+def _known(study: Study, rows: list[dict[str, Any]]) -> Iterator[Column]:
+    """Yield the sizes that are known and differ, beside those that are objectives or bounded."""
+    declared = {*(each.metric for each in study.objectives), *(each.metric for each in study.constraints)}
+    for metric, (heading, text) in KNOWN.items():
+        if metric not in declared and len({row.get(metric) for row in rows}) > 1:
+            wide = metric != "params" or bool(declared & {*SIZE_METRICS})
+            yield Column(heading=heading, cell=lambda row, m=metric, t=text: t(row.get(m)), wide=wide)  # type: ignore[misc]
+
+
+def _reach(name: str, row: Row) -> str:
+    return reach(name, row[name], row[f"{name}_low"], row[f"{name}_high"], row["replicates"])
+
+
+def _difference(study: Study, row: Row) -> str:
+    """Return `−0.55 (−4.65 to +2.55), not distinguished`, or the verdict alone."""
+    if row["difference"] is None:
+        return DASH
+    return "best" if row["verdict"] == "best" else f"{difference_text(study, row, unit='')}, {row['verdict']}"
+
+
+def _short(study: Study, row: Row) -> str:
+    """Return `−0.55, not distinguished`, without the interval."""
+    if row["difference"] is None:
+        return DASH
+    difference = format_signed(quality_name(study), row["difference"])
+    return "best" if row["verdict"] == "best" else f"{difference}, {row['verdict']}"
+
+
+def _chance(row: Row) -> str:
+    """Return P(front); below .6 it is too low after a search, so it is a lower bound."""
+    chance = row["front_probability"]
+    return DASH if chance is None else f"{'≥ ' if chance < 0.6 else ''}{chance:.2f}"
+
+
+def _corrected(found: Findings, row: Mapping[str, Any]) -> str:
+    assessed = found.assessed
+    if assessed is None or assessed.best != row["trial"] or assessed.best_number.n < FEWEST:
+        return ""
+    return number_text(quality_name(found.results.study), assessed).replace(", corrected for being chosen", "")
