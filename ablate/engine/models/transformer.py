@@ -5,9 +5,12 @@ from __future__ import annotations
 from torch import Tensor
 
 from ablate.engine.models.encoder_decoder import EncoderDecoder
+from ablate.engine.models.equal_rows import round_alike
 from ablate.engine.models.layers import HEAD_GAIN, TOKEN_HEAD_GAIN, Draw, Dropout, Projection, add_prefix, start, under
 from ablate.engine.models.model_config import InputShape, ModelConfig, refuse_pool
 from ablate.engine.models.stack import Encoder, Tokens
+
+round_alike()  # when the family is imported, not a user's training function: before the first product
 
 
 def build(config: ModelConfig, shape: InputShape) -> Transformer | EncoderDecoder:
