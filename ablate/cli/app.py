@@ -132,8 +132,10 @@ def plan(
             *(f"--set={each}" for each in sets or ()),
         ]
         verb = "campaign open" if study.campaign is not None else "search" if study.compare is None else "compare"
-        if verb == "compare" or not (only or scale):
+        if not made.fault and (verb == "compare" or not (only or scale)):
             console.say(f"Next: ablate {verb} {shlex.join([str(file), *more])}")
+    if made.fault:
+        raise StudyFailedError(f"{made.fault}. Correct that first (--no-time leaves the try out)")
 
 
 @app.command(epilog="Example: ablate search search_spaces/vision.yaml --gpus 8 --gpus-per-trial 0.5")

@@ -53,7 +53,7 @@ def _lines(plan: Plan, shown: Plan) -> list[str]:
         of_set = sum(row.dataset == dataset for row in shown.rows)
         some = f", {of_set} of them shown" if total is None or total > of_set else ""
         many = _count(count, "trial") if count < MOST_TRIALS else "as many trials as the budget allows,"
-        text = f"{dataset}: {many} of up to {_count(_epochs(plan, dataset), plan.study.unit)}"
+        text = plan.study.said_of(dataset, f"{many} of up to {_count(_epochs(plan, dataset), plan.study.unit)}")
         if total is not None and plan.study.scale != 1 and plan.study.compare is not None:
             text += f", of {_count(total, 'architecture')} in full."
         else:

@@ -77,10 +77,15 @@ class Counted(Frozen):
 
 
 class Timed(Frozen):
-    """How long a full trial takes on one thread or one GPU; `note` says why that is not known, or what goes wrong."""
+    """How long a full trial takes on one thread or one GPU, and what the first report of your own code was.
+
+    `note` says why the time is not known, `fault` why a trial would fail.
+    """
 
     seconds: float | None = None
     note: str = ""
+    fault: str = ""
+    reported: dict[str, float] | None = None
 
 
 class DatasetFacts(Frozen):

@@ -29,7 +29,7 @@ def cautions(study: Study, facts: Mapping[str, DatasetFacts], data_dir: Path | N
 def _of_dataset(study: Study, label: str, facts: DatasetFacts, data_dir: Path | None) -> Iterator[str]:
     any_settings = next(_configurations(study, label), None)
     for remark in load_trainable(study.trainable).remarks(study.task(label), facts, any_settings, data_dir):
-        yield f"{label}: {remark}"
+        yield study.said_of(label, remark)
     searched = set(study.space_for(label).names())
     rules = [rule for rule in study.kind.idle_rules if rule.setting in searched]
     if not rules:
@@ -40,10 +40,9 @@ def _of_dataset(study: Study, label: str, facts: DatasetFacts, data_dir: Path | 
         if held:
             how = "in every" if held == len(drawn) else f"in about {max(held / len(drawn), 0.01):.0%} of the"
             what = "configuration" if held == len(drawn) else "configurations"
-            yield (
-                f"{label}: {rule.setting} is searched and has no effect where {rule.where} ({how} {what})."
-                + (" Configurations that differ in it alone count as one." if study.compare is None else "")
-            )
+            text = f"{rule.setting} is searched and has no effect where {rule.where} ({how} {what})."
+            one = " Configurations that differ in it alone count as one." if study.compare is None else ""
+            yield study.said_of(label, text + one)
 
 
 def _configurations(study: Study, label: str) -> Iterator[TrainableSettings]:

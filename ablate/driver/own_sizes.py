@@ -61,7 +61,7 @@ def unsized_notes(
             if study.compare is not None:
                 raise RequestError(f"trainable {study.trainable!r}: {faults[0]}")
             raises = f"`size` raises for {len(faults)} of {counted(len(sizes), 'configuration')} that were tried"
-            yield f"{label}: {raises}; such ones are never trained: {faults[0]}"
+            yield study.said_of(label, f"{raises}; such ones are never trained: {faults[0]}")
 
 
 def _probes(study: Study, label: str) -> Iterator[TrainableSettings]:

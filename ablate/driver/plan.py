@@ -33,6 +33,7 @@ from ablate.study import MOST_TRIALS, VARIANT, Study
 from ablate.study.checks import architectures
 from ablate.study.space import Space
 from ablate.study.tuning_seeds import tuning_seeds
+from ablate.tuning.report_rules import lacking_metrics
 from ablate.tuning.sampling.twins import TwinSizes
 from ablate.tuning.state.planned import ENUMERATED, planned_trials, tuning_trials
 
@@ -65,7 +66,10 @@ class PlannedRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Trials, sizes, power and, where measured, hours of one study; `earlier` gives the power its spread over seeds."""
+    """Trials, sizes, power and, where measured, hours of one study; `earlier` gives the power its spread over seeds.
+
+    `fault` says why a trial that was timed would fail.
+    """
 
     study: Study
     rows: tuple[PlannedRow, ...]
@@ -74,6 +78,7 @@ class Plan:
     confirmations: int
     seconds_per_trial: dict[str, float] | None
     cautions: tuple[str, ...]
+    fault: str = ""
     earlier: Earlier | None = None
     tuning: dict[str, int] = field(default_factory=dict)
     seconds_per_tuning_trial: dict[str, float] | None = None
@@ -146,6 +151,7 @@ class Plan:
             "gpu_hours_at_most": self.study.budget.most_hours,
             "power": [part.content() for part in self.power],
             "cautions": list(self.cautions),
+            "fault": self.fault or None,
             **({"design": self._design()} if self.study.parts else {}),
             "rows": [row.columns() for row in self.rows],
         }
@@ -188,12 +194,20 @@ def make_plan(
             *cautions(study, facts, data_dir),
             *unsized_notes(study, trainable, facts, [row.settings for row in rows]),
             *(note for label in study.labels for note in sizing[label].notes()),
-            *dict.fromkeys(f"{label}: {each.note}" for label, each in timed.items() if each.note),
+            *dict.fromkeys(study.said_of(label, each.note) for label, each in timed.items() if each.note),
+        ),
+        fault=next(
+            (study.said_of(label, found) for label, each in timed.items() if (found := _fault(study, each))), ""
         ),
         earlier=earlier,
         tuning=tuning_trials(study),
         seconds_per_tuning_trial=of_tuning,
     )
+
+
+def _fault(study: Study, timed: Timed) -> str:
+    lacking = "" if timed.reported is None else lacking_metrics(study, timed.reported, study.counted)
+    return timed.fault or (lacking and f"a trial would fail: {lacking}")
 
 
 def _hours(trials: Mapping[str, int], seconds: Mapping[str, float] | None) -> float | None:
@@ -261,7 +275,7 @@ class _Sizing:
         study, builds = self.study, self.own.knows_sizes or self.own.notes
         asks = builds and not study.counted and study.compare is None and study.campaign is None
         add = [ADD_SIZE.format(name=study.trainable)] if asks else []
-        return tuple(f"{self.dataset}: {note}" for note in (*self.own.notes, *add))
+        return tuple(study.said_of(self.dataset, note) for note in (*self.own.notes, *add))
 
     def _search(self) -> list[dict[str, Any]]:
         """Return the architectures of a search, or a part of them if the space is large."""

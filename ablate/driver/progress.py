@@ -105,7 +105,7 @@ class ProgressDisplay:
             stage = standing.current
             text = " ".join(f"{count} {state.lower()}" for state, count in stage.states.items() if count)
             counted = f"{self._stages[stage.stage]} {text or 'starting'}{f' of {stage.total}' * stage.is_limited}"
-            parts.append(f"{standing.dataset}: {counted}; {self._leader(standing)}")
+            parts.append(self._study.said_of(standing.dataset, f"{counted}; {self._leader(standing)}"))
         return f"[{self._elapsed()}] " + " | ".join(parts) + f" | {self._left(found)}"
 
     def _render(self) -> RenderableType:

@@ -78,9 +78,9 @@ def acquire_when_free(
 def refuse_other_study(ledger: Ledger, study: Study, text: str, *, extend: bool) -> None:
     """Raise StudyMismatchError, with the difference, if the trials of this name belong to another study.
 
-    A study in which no trial has reported may change freely. With `extend` a study may ask for more than it began with:
-    trials, time, wider ranges of a search, confirmation seeds, seeds of a comparison, or other runs of a campaign's
-    candidates.
+    A study in which no trial has reported may change freely, and test metrics of a command may follow until one is
+    read. With `extend` a study may ask for more than it began with: trials, time, wider ranges of a search,
+    confirmation seeds, seeds of a comparison, or other runs of a campaign's candidates.
     """
     record = ledger.study(study.name)
     if record is None or not ledger.last_report(study.name):
@@ -88,8 +88,10 @@ def refuse_other_study(ledger: Ledger, study: Study, text: str, *, extend: bool)
     trials = ledger.trials(study.name)
     before = parse_study(record.file_text, "ledger", known_good=True)
     changed = "\n".join(f"  {line}" for line in difference(record.file_text, text))
-    is_wider = study.widens(before)
-    if before.fingerprint() != study.fingerprint() and not is_wider:
+    opened = before.opens_test or before.closes_on_test
+    old, new = (before, study) if opened else (before.untested(), study.untested())
+    is_wider = new.widens(old)
+    if old.fingerprint() != new.fingerprint() and not is_wider:
         advice = [*_advice(before, study), "Give the new study another name (study: …), or put these settings back."]
         raise StudyMismatchError(
             f"study {study.name!r} exists, and this file would make its trials incomparable:\n"

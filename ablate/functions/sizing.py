@@ -18,6 +18,7 @@ from ablate.core.config import Counted, Timed
 from ablate.functions.blame import user_line
 from ablate.functions.function import Function
 from ablate.functions.function_settings import FunctionSettings
+from ablate.functions.metrics import checked_metrics
 from ablate.functions.networks.tracing import Trace, traced
 from ablate.functions.run import M, Run
 
@@ -106,9 +107,10 @@ def count_by_running(function: Function, settings: FunctionSettings, *, dataset:
 
 
 class TimedRun(Run):
-    """A run that ends at its first report; `seconds` are those of its code before the first epoch, if that is known."""
+    """A run that ends at its first report, `given`; `seconds` are those before the first epoch, if that is known."""
 
     seconds = 0.0
+    given: Any = None
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
@@ -118,13 +120,16 @@ class TimedRun(Run):
         self.seconds = time.monotonic() - self.started
         super()._begin()
 
-    hand_over: Any = _end
+    def hand_over(self, metrics: Any, place: str) -> None:
+        """Keep the report, and end the run."""
+        self.given = metrics
+        raise LoopReachedError
 
 
 def time_report(function: Function, settings: FunctionSettings, *, dataset: str) -> Timed:
     """Return the seconds of a full trial, from those that a function takes for its first report.
 
-    It trains one epoch with seed 0 and without a checkpoint. Of a function that fails before, the note says where.
+    It trains one epoch with seed 0 and without a checkpoint. Of a function that fails, `fault` says where.
     """
     device = "cuda" if torch.cuda.is_available() else "cpu"
     run = TimedRun(
@@ -133,14 +138,18 @@ def time_report(function: Function, settings: FunctionSettings, *, dataset: str)
     try:
         begun: Any = function.train(deepcopy(settings.config), run)
         whole = not isinstance(begun, GeneratorType)
-        if not whole:
-            next(begun)
+        run.given = begun if whole else next(begun)
     except LoopReachedError:
         whole = False
     except BaseException as error:  # whatever a user's code raises is told
-        return Timed(note=f"a trial would fail before its first report: {user_line(error)}")
+        return Timed(fault=f"a trial would fail before its first report: {user_line(error)}")
     seconds = time.monotonic() - run.started
-    return Timed(seconds=seconds if whole else run.seconds + settings.epochs * (seconds - run.seconds))
+    try:
+        reported = checked_metrics(run.given, run)
+    except TrialError as error:
+        return Timed(fault=f"a trial would fail at its first report: {error}")
+    total = seconds if whole else run.seconds + settings.epochs * (seconds - run.seconds)
+    return Timed(seconds=total, reported=reported)
 
 
 def reach_loop(function: Function, settings: FunctionSettings, run: SizingRun) -> None:

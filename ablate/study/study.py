@@ -32,6 +32,7 @@ from ablate.study.sections import (
     SchedulerConfig,
     Sectioned,
     Start,
+    command_of,
     constraint,
     labelled,
     trainable_name,
@@ -212,6 +213,10 @@ class Study(Sectioned):
         asked = {label for name in self.only for label in columns.get(name, (name,))} | set(self.only)
         return tuple(label for label in self.datasets if label in asked)
 
+    def said_of(self, label: str, text: str) -> str:
+        """Return `text` with the data set's label before it, which is left out where the study names no data set."""
+        return text if self.labels == (OWN_DATA,) else f"{label}: {text}"
+
     @cached_property
     def rows(self) -> tuple[Variant, ...]:
         """Return the table of variants, as written or derived from `parts`."""
@@ -372,6 +377,14 @@ class Study(Sectioned):
         if self.tuning_metric is not None:  # by another one, rows would be trained with other values
             comparable["tuning_metric"] = self.tuning_metric
         return hashlib.sha256(json.dumps(comparable, sort_keys=True).encode()).hexdigest()
+
+    def untested(self) -> Study:
+        """Return the study without the patterns of metrics of the test split, which a search does not read."""
+        command = command_of(self.trainable)
+        if command is None or self.compare is not None:
+            return self
+        kept = {name: pattern for name, pattern in command.metrics.items() if not name.startswith("test_")}
+        return self.model_copy(update={"trainable": trainable_name(command.model_copy(update={"metrics": kept}))})
 
     def widens(self, before: Study) -> bool:
         """Return whether this search differs from `before` in wider ranges, so that the trials of both are comparable.

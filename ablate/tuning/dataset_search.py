@@ -242,7 +242,9 @@ class DatasetSearch(RecordedSearch):
         """
         if self.study.compare is not None:
             return evaluations(list(self.trials.values()), self.suggester.facts())
-        wanted = shuffle(self.study, self.dataset, self.unconfirmed())
+        of_now = self.study.trainable  # a command may have got the test metric after its search
+        pairs = [(replace(config, trainable=of_now), seeds) for config, seeds in self.unconfirmed()]
+        wanted = shuffle(self.study, self.dataset, pairs)
         return confirmation_trials(list(self.trials.values()), wanted, self.suggester.facts()) if wanted else []
 
     def _further(self, number: int, seeds: tuple[int, ...]) -> NewTrial:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -36,16 +36,22 @@ def require_objectives(search: DatasetSearch, trial: TrialProgress, report: Repo
                     f"trial {trial.key}: size(config) gives {name} {size:,.12g}, and its first report has {told:,.12g}."
                     " The search goes by `size`: let it return what `train` builds, or rename the reported number"
                 )
-    reported = {name for metrics in report.metrics for name in metrics}
-    known = reported | {*trial.size, "wall_seconds"}
+    if lacking := lacking_metrics(study, {name for metrics in report.metrics for name in metrics}, trial.size):
+        raise StudyFailedError(f"trial {trial.key}: {lacking}")
+
+
+def lacking_metrics(study: Study, reported: Collection[str], sizes: Iterable[str]) -> str:
+    """Return what is said of a first report without a metric that the study needs, else an empty text."""
+    known = {*reported, *sizes, "wall_seconds"}
     needed = [*(o.metric for o in study.objectives), *(c.metric for c in study.constraints)]
     needed += [study.tuning_metric] if study.tuning_metric is not None else []
     missing = [name for name in dict.fromkeys(needed) if name not in known]
-    if missing:
-        raise StudyFailedError(
-            f"trial {trial.key}: its first report has no {', '.join(missing)}, which the study file asks for"
-            f" (reported: {', '.join(sorted(reported))}). Report it, or change objectives and name of the study"
-        )
+    if not missing:
+        return ""
+    return (
+        f"its first report has no {', '.join(missing)}, which the study file asks for"
+        f" (reported: {', '.join(sorted(reported))}). Report it, or change objectives and name of the study"
+    )
 
 
 def judge(

@@ -46,6 +46,35 @@ def test_several_metrics_a_confirmation_and_the_test_split(folder: Path, capfd: 
 
 
 @pytest.mark.services
+def test_a_search_without_a_test_metric_says_how_to_go_on_and_is_confirmed_later(folder: Path, capfd: Any) -> None:
+    words = ["wrap", COMMAND, "lr=1,2,3", "a=true", "--name", "w", "--epochs", "2", "--trials", "3"]
+    words += ["--metric", "val_loss=Average loss: {number}"]
+    code, out, err = run(capfd, *words, *LOCAL)
+    assert code == 0, err
+    said = (
+        "add confirm: {replicates: 5} and a metric test_… (ablate wrap: --test-metric, --confirm 5) and type --extend"
+    )
+    assert said in " ".join((out + err).split())
+    searched = (folder / "started").read_text().splitlines()
+    more = ["--test-metric", "test_loss=test loss: {number}", "--confirm", "2"]
+    code, _, err = run(capfd, *words, *more, *LOCAL)
+    assert code == 2
+    assert "another confirmation" in err
+    assert "incomparable" not in err
+    code, _, err = run(capfd, *words, *more, "--extend", *LOCAL)
+    assert code == 0, err
+    trials = pl.read_parquet(folder / "runs" / "w" / "trials.parquet")
+    best = trials.filter(stage="search", state="COMPLETE")["config.lr"].min()
+    assert trials.filter(stage="confirm").select("config.lr", "test_loss").rows() == [(best, best)]
+    started = (folder / "started").read_text().splitlines()
+    assert started[: len(searched)] == searched
+    assert len(started) == len(searched) + 2
+    code, _, err = run(capfd, *words, *more[:1], "test_loss=loss: {number}", *more[2:], "--extend", *LOCAL)
+    assert code == 2
+    assert "incomparable" in err
+
+
+@pytest.mark.services
 @pytest.mark.parametrize(
     ("typed", "budget"),
     [

@@ -179,7 +179,7 @@ def test_an_error_of_the_function_is_a_note_with_its_line(
 ) -> None:
     code = HEAD + "def train(config, run):\n    config['width']\n    torch.optimm\n    yield {'val_loss': 1.0}\n"
     planned(code, SEARCH, tmp_path, monkeypatch, capfd)
-    status, out, err = run(capfd, "plan", "study.yaml")
+    status, out, err = run(capfd, "plan", "study.yaml", "--no-time")
     assert status == 0, err
     assert (
         "the size is unknown before training: mine.py:5: AttributeError: module 'torch' has no attribute"
@@ -226,23 +226,48 @@ def test_the_time_of_a_trial_is_that_of_its_first_report(
     assert f"A full trial takes roughly {seconds:.1f} s here, by its first epoch." in said
 
 
+LOOP = "def train(config, run):\n    config['width']\n    for epoch in run.epochs():\n"
+
+
+def test_why_no_time_is_known_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(guarded, "REPORT_SECONDS", 0.3)
+    code = f"{LOOP}        import time; time.sleep(60)\n        yield {{'val_loss': 1.0}}\n"
+    found, said = timed(code, SEARCH, tmp_path, monkeypatch, capfd)
+    assert found is None
+    assert "known after the first one: its first report takes over 0.3 s" in said
+    assert "Next: ablate search study.yaml" in said
+
+
+LACKING = "its first report has no val_loss, which the study file asks for (reported: val_acc)"
+
+
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        ("        {}['lost']\n", "data: a trial would fail before its first report: mine.py:4: KeyError: 'lost'"),
-        ("        import time; time.sleep(60)\n", "known after the first one: its first report takes over 0.3 s"),
-        ("        import os; os._exit(3)\n", "a trial would fail before its first report: "),
+        ("{}['lost']", "a trial would fail before its first report: mine.py:4: KeyError: 'lost'"),
+        ("import os; os._exit(3)", "a trial would fail before its first report: "),
+        ("yield {'val_acc': .5}", f"a trial would fail: {LACKING}"),
+        ("run.report({'val_acc': .5})", f"a trial would fail: {LACKING}"),
+        ("yield .5", "a trial would fail at its first report: the function gave 0.5 (float): a report is a dictionary"),
+        ("yield {'val_loss': 'low'}", "a trial would fail at its first report: the function gave val_loss='low'"),
     ],
 )
-def test_why_no_time_is_known_is_said(
+def test_a_trial_that_would_fail_is_a_fault_with_an_exit_code(
     body: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(guarded, "REPORT_SECONDS", 0.3)
-    head = "def train(config, run):\n    config['width']\n    for epoch in run.epochs():\n"
-    code = f"{head}{body}        yield {{'val_loss': 1.0}}\n"
-    found, said = timed(code, SEARCH, tmp_path, monkeypatch, capfd)
-    assert found is None
-    assert says in said
+    end = "" if "yield" in body or "report" in body else "        yield {'val_loss': 1.0}\n"
+    code = f"{LOOP}        {body}\n{end}"
+    planned(code, SEARCH, tmp_path, monkeypatch, capfd)
+    status, out, err = run(capfd, "plan", "study.yaml")
+    assert status == 1
+    assert says in " ".join(err.split())
+    assert "Next:" not in out
+    status, out, _ = run(capfd, "plan", "study.yaml", "--json")
+    assert status == 1
+    assert json.loads(out)["fault"].startswith(says)
+    assert run(capfd, "plan", "study.yaml", "--no-time")[0] == 0
 
 
 def test_sizes_that_take_too_long_are_blank_with_the_reason_and_no_count_is_guessed(

@@ -191,8 +191,10 @@ class GuardedFunction(OwnTrainable):
             late = f"its first report takes over {REPORT_SECONDS:g} s"
             return Timed(note=f"how long a trial takes is known after the first one: {late}")
         except RegistryError as error:
-            return Timed(note=f"a trial would fail before its first report: {error}")
-        return found if found.seconds is None else Timed(seconds=planned.replicates * found.seconds)
+            return Timed(fault=f"a trial would fail before its first report: {error}")
+        if found.seconds is None:
+            return found
+        return found.model_copy(update={"seconds": planned.replicates * found.seconds})
 
     def metrics(self, task: TaskConfig, facts: DatasetFacts) -> None:
         """Return None: only its reports tell what a function measures."""

@@ -22,6 +22,8 @@ from ablate.results.trials.study_warnings import (
     heavy_tail,
     split_samples,
 )
+from ablate.study import Study
+from ablate.study.sections import command_of
 
 MOST_NAMED = 5  # networks in a warning
 
@@ -35,8 +37,7 @@ def cautions(found: Findings) -> Iterator[StudyWarning]:
     if known.is_open and front.height:
         yield StudyWarning(code="provisional", text=f"This front is provisional: {open_text(known)}")
     elif front.height and front["stage"][0] != "confirm":
-        text = "Nothing here is confirmed: the best numbers of a search look better than they are"
-        yield StudyWarning(code="unconfirmed", text=text)
+        yield StudyWarning(code="unconfirmed", text=_unconfirmed(study))
     if failed := failed_text(study, found.listed):
         yield StudyWarning(code="failed-confirmations", text=failed)
     seeds = [row["replicates"] for row in front.iter_rows(named=True) if row["stage"] == "confirm"]
@@ -63,6 +64,16 @@ def cautions(found: Findings) -> Iterator[StudyWarning]:
         named = "; ".join(at_most(outliers, MOST_NAMED))
         text = f"Not explained by the other seeds: {named}. Means and intervals include them"
         yield StudyWarning(code="outlying-seeds", text=text)
+
+
+def _unconfirmed(study: Study) -> str:
+    text = "Nothing here is confirmed: the best numbers of a search look better than they are"
+    if study.confirm is not None:
+        return text
+    how = "confirm: {replicates: 5}"
+    if command_of(study.trainable) is not None:
+        how += " and a metric test_… (ablate wrap: --test-metric, --confirm 5)"
+    return f"{text}. To train the best on fresh seeds, add {how} and type --extend"
 
 
 def _few_seeds(seeds: int) -> str:
