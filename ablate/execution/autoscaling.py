@@ -32,7 +32,10 @@ class NodeRequest:
     def ask(self, trials: int) -> None:
         """Request nodes for `trials` trials, but for no more than `most`."""
         wanted = min(trials, self.most)
-        request_resources(bundles=[dict(self.bundle)] * wanted)
+        try:
+            request_resources(bundles=[dict(self.bundle)] * wanted)
+        except TypeError:  # Ray 2.55 takes whole numbers only
+            request_resources(bundles=whole_bundles(self.bundle, wanted))
         if wanted != self.asked:
             logger.info("asked Ray's autoscaler for nodes that hold %d trials", wanted)
         self.asked = wanted
@@ -44,6 +47,13 @@ class NodeRequest:
         except (RayError, RuntimeError) as error:
             text = error_text(error, first_line=True)
             logger.warning("the request for nodes is still with Ray's autoscaler: it cannot be dropped (%s)", text)
+
+
+def whole_bundles(bundle: Mapping[str, float], trials: int) -> list[dict[str, int]]:
+    """Return bundles in whole numbers that hold `trials` trials: several trials share one GPU, or one CPU."""
+    share = min(bundle.get("GPU", bundle["CPU"]), 1.0)
+    whole = {name: math.ceil(value - EPSILON) for name, value in bundle.items()}
+    return [whole] * math.ceil(trials * share - EPSILON)
 
 
 def bundle_of(*, cpus: float, share: float) -> dict[str, float]:

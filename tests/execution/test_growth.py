@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from ablate.base.errors import ResourceError
-from ablate.execution.autoscaling import bundle_of
+from ablate.execution import autoscaling
+from ablate.execution.autoscaling import NodeRequest, bundle_of
 from ablate.execution.cluster import most_slots, plan
 from support import fakes, witness
 
@@ -43,6 +44,32 @@ def test_the_most_is_what_as_many_nodes_hold(
 @pytest.mark.parametrize(("share", "of_gpu"), [(0.4, 0.5), (0.5, 0.5), (0.3, 1 / 3), (1.0, 1.0), (2.0, 2.0)])
 def test_a_share_is_asked_for_as_it_is_placed(share: float, of_gpu: float) -> None:
     assert bundle_of(cpus=1.0, share=share) == {"CPU": 1.0, "GPU": pytest.approx(of_gpu)}
+
+
+@pytest.mark.parametrize(
+    ("cpus", "share", "trials", "asked"),
+    [
+        (1.0, 0.4, 5, [{"CPU": 1, "GPU": 1}] * 3),  # two share a GPU
+        (3.0, 1 / 3, 3, [{"CPU": 3, "GPU": 1}]),
+        (2.0, 1.0, 3, [{"CPU": 2, "GPU": 1}] * 3),
+        (0.5, 0.0, 3, [{"CPU": 1}] * 2),
+        (1.5, 0.0, 2, [{"CPU": 2}] * 2),
+        (2.0, 0.5, 0, []),
+    ],
+)
+def test_a_ray_that_takes_whole_numbers_only_is_asked_for_as_many_places(
+    cpus: float, share: float, trials: int, asked: list[dict[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[list[dict[str, int]]] = []
+
+    def request(bundles: list[dict[str, int]]) -> None:
+        if not all(isinstance(value, int) for bundle in bundles for value in bundle.values()):
+            raise TypeError("each bundle key should be str and value as int.")
+        heard.append(bundles)
+
+    monkeypatch.setattr(autoscaling, "request_resources", request)
+    NodeRequest(most=9, bundle=bundle_of(cpus=cpus, share=share)).ask(trials)
+    assert heard == [asked]
 
 
 def test_no_gpu_is_asked_for_without_one() -> None:
