@@ -110,22 +110,24 @@ def test_a_script_that_is_killed_at_many_moments_ends_with_the_same_numbers(
 
 
 def read_page(run: StudyRun) -> None:
-    """The page has a row for each confirmed network: its settings by name and value, and its mean on the test split."""
+    """The page has a row for each confirmed trial: the settings that differ, and its mean on the test split."""
     rows = Reader((run.home / "report" / "index.html").read_text()).rows
-    start = next(place for place, row in enumerate(rows) if row[0] == "Network")
+    start = next(place for place, row in enumerate(rows) if row[:2] == ["Settings", "Trial"])
     place = next(place for place, name in enumerate(rows[start]) if name.startswith("Test "))
     with run.ledger() as ledger:
         confirmed = {t.key.number: t for t in ledger.trials(run.name) if t.config.stage == "confirm"}
         reports = [r for r in ledger.reports_since(run.name, 0) if r.key.number in confirmed]
-    front = {int(row[-1]): row for row in rows[start + 1 : start + 1 + len(confirmed)]}
+    front = {int(row[1]): row for row in rows[start + 1 : start + 1 + len(confirmed)]}
     assert front.keys() == confirmed.keys()
-    for number, trial in confirmed.items():
-        settings: Any = trial.config.settings
-        named = {f"{name.replace('_', ' ')} {value:.3g}" for name, value in settings.config.items()}
-        assert set(front[number][0].split(" · ")) == named
+    configs: dict[int, dict[str, Any]] = {n: t.config.settings.model_dump()["config"] for n, t in confirmed.items()}
+    values = {name: {config[name] for config in configs.values()} for name in configs[min(configs)]}
+    for number, config in configs.items():
+        given = config.items()
+        named = {f"{n.replace('_', ' ')} {v:.3g}" for n, v in given if len(confirmed) == 1 or len(values[n]) > 1}
+        assert set(front[number][0].removesuffix(" (yours)").split(" · ")) == named
         [metric] = {name for r in reports for name in r.metrics if name.startswith("test_")}
         tested = fmean(r.metrics[metric] for r in reports if r.key.number == number and metric in r.metrics)
-        assert front[number][place] == (f"{tested:.2%}" if "accuracy" in metric else f"{tested:.4f}")
+        assert front[number][place].split()[0] == (f"{tested:.2%}" if "accuracy" in metric else f"{tested:.3g}")
 
 
 def read_mlflow(run: StudyRun) -> None:
