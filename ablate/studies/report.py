@@ -25,9 +25,8 @@ from ablate.study import Study
 
 def rebuild(name: str, locations: Locations) -> tuple[Study, Path]:
     """Write tables and report of study `name` from its record; return the study and the page's path."""
-    found = _read(name, locations)
-    home = locations.make_home(name)
-    return found.study, write_results(found.study, with_files(found.snapshot, locations), home)
+    results = _read_results(name, locations)  # the records, most of the memory, are gone before the page is drawn
+    return results.study, write_report(results, locations.home(name))
 
 
 def writing_text(name: str) -> str:
@@ -50,6 +49,11 @@ def write_paper(
     return folder / "table.tex"
 
 
+def _read_results(name: str, locations: Locations) -> Results:
+    found = _read(name, locations)
+    return _with_tables(found.study, with_files(found.snapshot, locations), locations.make_home(name))
+
+
 def _read(name: str, locations: Locations) -> Stored:
     """Read study `name`, whose home the caller writes; refuse a home that belongs to another ledger."""
     with open_ledger(name, locations) as ledger:
@@ -60,9 +64,13 @@ def _read(name: str, locations: Locations) -> Stored:
 
 def write_results(study: Study, snapshot: Snapshot, home: Path) -> Path:
     """Write `trials.parquet`, `reports.parquet` and, from these, the report into `home`; return the page's path."""
+    return write_report(_with_tables(study, snapshot, home), home)
+
+
+def _with_tables(study: Study, snapshot: Snapshot, home: Path) -> Results:
     trials, reports = (pl.read_parquet(path, glob=False) for path in write_tables(snapshot, home))
     results = Results(cover_datasets(study, snapshot.trials), trials, reports, snapshot.events)
-    return write_report(replace(results, campaign=campaign_values(study, snapshot)), home)
+    return replace(results, campaign=campaign_values(study, snapshot))
 
 
 def results_of_page(found: Stored) -> Results:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -119,7 +120,7 @@ def _shares(table: Values, values: Values, blocks: Values, trees: int, drawn: in
 
     forest: Any = RandomForestRegressor  # scikit-learn has no types
     forest = forest(trees, min_samples_leaf=2, random_state=0, max_samples=drawn).fit(table, values)
-    one, two, *swapped = forest.predict(np.concatenate(blocks)).reshape(len(blocks), -1)
+    one, two, *swapped = forest.predict(blocks.reshape(-1, blocks.shape[2])).reshape(len(blocks), -1)
     variance = float(np.var(np.concatenate([one, two])))
     first = np.array([variance - ((two - each) ** 2).mean() / 2 for each in swapped])
     return first, np.array([((one - each) ** 2).mean() / 2 for each in swapped]), variance
@@ -132,7 +133,8 @@ def _blocks(space: Space, names: Sequence[str], rng: np.random.Generator, draws:
         for units in rng.random((2, draws, len(space.ranges)))
     )
     swapped = ([{**a, name: b[name]} for a, b in zip(one, two, strict=True)] for name in names)
-    return np.array([[_encoded(space, space.active(values)) for values in block] for block in (one, two, *swapped)])
+    encoded = (np.array([_encoded(space, space.active(v)) for v in block]) for block in chain((one, two), swapped))
+    return np.array([*encoded])  # lists of all blocks at once would take 150 MB for 40 settings
 
 
 def _value(spec: Range, unit: float) -> Any:
