@@ -47,7 +47,9 @@ def main() -> None:
     with serving(runs) as addresses, TemporaryDirectory() as profile, browser(Path(profile)) as page:
         live, mlflow = addresses["Studies"].partition("?"), addresses["MLflow"].partition("?")
         show(page, addresses["Studies"], study)  # the page's cookie is the token from now on
-        show(page, f"{live[0]}studies/{quote(study)}/", "The study")
+        show(page, f"{live[0]}studies/{quote(study)}/", "Sort, filter")
+        page.until(lambda: "Sort, filter" in text_of(page) and "being computed" not in text_of(page))
+        page.value("document.querySelector('#now details')?.setAttribute('open', '')")
         take(page, folder / "live-study.png")
         show(page, addresses[study], "confirmed by")
         take(page, folder / "mlflow-trials.png")
@@ -83,14 +85,19 @@ def show(page: Page, address: str, text: str) -> None:
     page.call("Emulation.setDeviceMetricsOverride", width=WIDTH, height=HEIGHT, deviceScaleFactor=1, mobile=False)
     page.call("Page.navigate", url="about:blank")
     page.call("Page.navigate", url=address)
-    page.until(lambda: text in str(page.value("document.body ? document.body.innerText : ''")))
+    page.until(lambda: text in text_of(page))
     for name in CLOSED:
         page.value(f"document.querySelector('[data-component-id=\"{name}\"]')?.click()")
     last, since = "", time.monotonic()
     while time.monotonic() - since < SETTLED_SECONDS:
-        now = str(page.value("document.body.innerText"))
+        now = text_of(page)
         last, since = now, since if now == last else time.monotonic()
         time.sleep(0.2)
+
+
+def text_of(page: Page) -> str:
+    """Return what a page shows, nothing while it loads."""
+    return str(page.value("document.body ? document.body.innerText : ''"))
 
 
 def take(page: Page, file: Path) -> None:

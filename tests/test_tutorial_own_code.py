@@ -63,10 +63,13 @@ def install(folder: Path) -> None:
 
 
 def follow(page: Path, folder: Path) -> dict[str, str]:
-    """Write the files of a page and run its lines that begin with `$`, in order; return what each printed."""
+    """Write the files of a page and run its lines that begin with `$`, in order; return what each printed.
+
+    A file that stands below the first command that names it is written before that.
+    """
     install(folder)
     said: dict[str, str] = {}
-    for language, name, text in blocks(page):
+    for place, (language, name, text) in enumerate(found := [*blocks(page)]):
         assert language in ("python", "yaml", "console")
         if name:
             write(folder / name, text)
@@ -75,6 +78,9 @@ def follow(page: Path, folder: Path) -> dict[str, str]:
             assert any(text in file.read_text() for file in folder.glob("*.[py]*")), text
             continue
         assert text.startswith("$ ")
+        for _, below, content in found[place:]:
+            if below and f" {below} " in text and not (folder / below).exists():
+                write(folder / below, content)
         said |= {line[2:]: ran(line[2:], folder) for line in text.splitlines() if line.startswith("$ ")}
     return said
 
