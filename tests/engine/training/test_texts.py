@@ -67,7 +67,7 @@ def test_a_step_takes_torchs_mean_over_the_targets_that_are_not_padding(shape: I
     group = ReplicaGroup(build(config, shape), start, [settings] * 3, schedules, loss=loss, pad=PAD)
     targets = random_targets(3, 5)
     _, losses = group.step(inputs(shape, targets), targets)
-    first = group.tensors()["first.head.weight"]
+    first = group.layout.tensors(group.state)["first.head.weight"]
     module = build(config, shape).double()
     for r in range(3):
         module.load_state_dict(start[r])
