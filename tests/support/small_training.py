@@ -15,6 +15,7 @@ from ablate.core.trial import Report, TrialConfig, TrialKey
 from ablate.engine.models.model_config import InputShape, ModelConfig
 from ablate.engine.tasks import Classification, Data
 from ablate.engine.training import pack_state
+from ablate.engine.training.modules import initial_weights
 from ablate.engine.training.train_config import TrainConfig
 from support.entries import entry
 from support.trials import family_trial
@@ -81,10 +82,9 @@ def one_thread() -> Iterator[None]:
 
 def poison(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """Let the replicates of a seed begin with weights that are NaN."""
-    drawn = pack_state.initial_weights
 
     def poisoned(config: TrialConfig, shape: InputShape, *, replicate: int) -> dict[str, Tensor]:
-        weights = drawn(config, shape, replicate=replicate)
+        weights = initial_weights(config, shape, replicate=replicate)
         return {name: w * torch.nan if config.seeds[replicate] == seed else w for name, w in weights.items()}
 
     monkeypatch.setattr(pack_state, "initial_weights", poisoned)
