@@ -34,23 +34,58 @@ import sys
 import time
 import warnings
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import everyday_problems as problems
-import everyday_searchers as searchers
 import numpy as np
 import optuna
+import problems
 from everyday_training import TASKS, Losses
 from paired import interval
 from record import RESULTS, append_csv, commit, processor, read_csv, versions, write_csv
+from searchers import Ablate, Neps, Optuna, RayTune, Searcher, SyneTune
 
 RAW = Path.home() / ".cache" / "ablate-benchmarks" / "everyday.csv"
 MODULES = {"ray": "ray", "syne-tune": "syne_tune", "neural-pipeline-search": "neps"}
 OWN = "own settings"
+PRUNERS = {"": "Nop", " + Hyperband": "Hyperband", " + median": "Median"}
+ABLATE, OPTUNA, RAY = ("numpy", "scipy", "optuna"), ("optuna",), ("optuna", "ray")
+SYNE, NEPS = ("syne-tune",), ("neural-pipeline-search",)
+Makers = Mapping[str, tuple[Any, tuple[str, ...]]]  # what builds a searcher, and the packages that it needs
+ONE: Makers = {
+    "ablate": (Ablate, ABLATE),
+    "ablate, no start": (partial(Ablate, start=False), ABLATE),
+    "random": (partial(Optuna, sampler="Random"), OPTUNA),
+    **{
+        f"Optuna {sampler}{name}": (partial(Optuna, sampler=sampler, pruner=pruner), OPTUNA)
+        for sampler in ("TPE", "GP")
+        for name, pruner in PRUNERS.items()
+    },
+    "Optuna TPE, start": (partial(Optuna, sampler="TPE", start=True), OPTUNA),
+    "Ray Tune ASHA": (RayTune, RAY),
+    **{f"Syne Tune {method}": (partial(SyneTune, method=method), SYNE) for method in ("ASHA", "BOHB", "ASHABORE")},
+    "NePS PriMO": (partial(Neps, method="primo"), NEPS),
+    "NePS PriMO, prior": (partial(Neps, method="primo", prior=True), NEPS),
+}
+TWO: Makers = {
+    "ablate": (Ablate, ABLATE),
+    "random": (partial(Optuna, sampler="Random"), OPTUNA),
+    **{f"Optuna {name}": (partial(Optuna, sampler=name), OPTUNA) for name in ("TPE", "GP", "NSGAII")},
+}
+LEAVES: Makers = TWO | {
+    "Syne Tune MOASHA": (partial(SyneTune, method="MOASHA"), SYNE),
+    "NePS MOASHA": (partial(Neps, method="moasha"), NEPS),
+    "NePS PriMO": (partial(Neps, method="primo"), NEPS),
+}
+OTHERS: Makers = TWO | {
+    "ablate, sizes known": (partial(Ablate, known=True), ABLATE),
+    "Ray Tune": (RayTune, RAY),
+    "Syne Tune MO-REA": (partial(SyneTune, method="MO-REA"), SYNE),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,19 +93,19 @@ class Part:
     """Tables, what builds each searcher, and the budgets in full trainings."""
 
     tables: Sequence[str]
-    makers: searchers.Makers
+    makers: Makers
     budgets: Sequence[int]
 
 
 PARTS = {
-    "recorded": Part(tables=problems.CURVES, makers=searchers.ONE, budgets=(5, 7, 10, 15, 20)),
-    "curves": Part(tables=problems.LEAVES, makers=searchers.CURVES, budgets=(5, 7, 10, 15, 20)),
-    "others": Part(tables=problems.OTHERS, makers=searchers.OTHERS, budgets=(20, 40, 60)),
-    "live": Part(tables=tuple(TASKS), makers={OWN: (None, ()), **searchers.ONE}, budgets=(5, 10, 15, 20, 24)),
+    "recorded": Part(tables=problems.CURVES, makers=ONE, budgets=(5, 7, 10, 15, 20)),
+    "curves": Part(tables=problems.LEAVES, makers=LEAVES, budgets=(5, 7, 10, 15, 20)),
+    "others": Part(tables=problems.OTHERS, makers=OTHERS, budgets=(20, 40, 60)),
+    "live": Part(tables=tuple(TASKS), makers={OWN: (None, ()), **ONE}, budgets=(5, 10, 15, 20, 24)),
 }
 
 
-def search(problem: problems.Problem, asked: searchers.Searcher, full: int) -> list[tuple[int, Losses]]:
+def search(problem: problems.Problem, asked: Searcher, full: int) -> list[tuple[int, Losses]]:
     """Return of each complete trial how many reports all trials had made at its end, and its last losses.
 
     The search ends when it has made as many reports as `full` whole trainings make.

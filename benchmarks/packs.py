@@ -15,18 +15,14 @@ import argparse
 import statistics
 import tempfile
 import time
-from functools import partial
 from pathlib import Path
 
+from plan import searching
 from record import RESULTS, write_csv
 
-from ablate.core.trainable import load_trainable
-from ablate.core.trial import TrialConfig
-from ablate.driver.data_checks import check_data
 from ablate.execution import LocalExecutor
 from ablate.ledger import Ledger
 from ablate.study.file import parse_study
-from ablate.tuning import Search
 
 RATES = """\
 study: rates
@@ -97,20 +93,13 @@ def main() -> None:
 def run(text: str, pack: int) -> tuple[float, Numbers]:
     """Run a study and return its CPU seconds and every number that it has recorded."""
     study = parse_study(text, "benchmark")
-    trainable, facts = load_trainable(study.trainable), check_data(study, None)
-
-    def group_key(config: TrialConfig) -> str | None:
-        return trainable.group_key(config, facts[config.key.dataset])
-
-    with tempfile.TemporaryDirectory() as folder, Ledger.open(f"sqlite:///{folder}/ledger.sqlite") as ledger:
-        hold = partial(ledger.acquire, study.name, file_text=text, fingerprint=study.fingerprint(), seed=study.seed)
-        with hold(holder="benchmark", takeover=False) as writer:
-            sized, get = trainable.measure, facts.__getitem__
-            search = Search(study, writer, ledger, measure=sized, facts_of=get, group_key=group_key)
+    with tempfile.TemporaryDirectory() as folder:
+        with searching(study, Path(folder)) as search:
             begun = time.process_time()
             LocalExecutor(home=Path(folder), pack=pack).run(search, on_event=lambda: None)
             spent = time.process_time() - begun
-        found = ledger.snapshot(study.name).reports
+        with Ledger.open(f"sqlite:///{folder}/ledger.sqlite") as ledger:
+            found = ledger.snapshot(study.name).reports
     return spent, {(each.key.number, each.replicate, each.epoch): repr(each.metrics) for each in found}
 
 

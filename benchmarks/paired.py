@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import stats
+
+from ablate.results.statistics.intervals import t_interval
 
 
 def interval(values: ArrayLike) -> tuple[float, float, float]:
     """Return the mean of `values` [n] and its 95% t interval, which is NaN for one value."""
-    each = np.asarray(values, dtype=np.float64)
-    if len(each) < 2:
-        return float(each.mean()), math.nan, math.nan
-    half = stats.t.ppf(0.975, len(each) - 1) * each.std(ddof=1) / math.sqrt(len(each))
-    return float(each.mean()), float(each.mean() - half), float(each.mean() + half)
+    found = t_interval(np.asarray(values, dtype=np.float64).tolist())
+    return found.mean, found.low, found.high
 
 
 def compared(

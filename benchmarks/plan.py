@@ -22,6 +22,7 @@ from pathlib import Path
 from record import RESULTS, ROOT, write_csv
 
 from ablate.core.trainable import load_trainable
+from ablate.core.trial import TrialConfig
 from ablate.driver.data_checks import check_data
 from ablate.driver.plan import make_plan
 from ablate.execution import LocalExecutor
@@ -105,12 +106,16 @@ def seconds_of(study: Study) -> float:
 @contextmanager
 def searching(study: Study, folder: Path) -> Iterator[Search]:
     """Yield a search on a new ledger."""
-    trainable = load_trainable(study.trainable)
-    facts = check_data(study, None)
+    trainable, facts = load_trainable(study.trainable), check_data(study, None)
+
+    def group_key(config: TrialConfig) -> str | None:
+        return trainable.group_key(config, facts[config.key.dataset])
+
     with Ledger.open(f"sqlite:///{folder}/ledger.sqlite") as ledger:
         held = {"file_text": "", "fingerprint": study.fingerprint(), "seed": study.seed, "holder": "benchmark"}
         with ledger.acquire(study.name, takeover=False, **held) as writer:
-            yield Search(study, writer, ledger, measure=trainable.measure, facts_of=facts.__getitem__)
+            known, get = trainable.measure, facts.__getitem__
+            yield Search(study, writer, ledger, measure=known, facts_of=get, group_key=group_key)
 
 
 if __name__ == "__main__":

@@ -31,20 +31,20 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-import time
 from collections import defaultdict
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import optuna
 import yaml
-from paired import compared
+from paired import compared, interval
 from record import RESULTS, write_csv
-from searchers import Ablate, MoAsha, Optuna, RayTune, Searcher, Table, proposals
-from simulated_search import Curves, Searched, recorded, simulate, volume
+from recorded_curves import Curves, recorded
+from searchers import Optuna, RayTune, SyneTune
+from simulated_search import OfStudy, Peer, Replayed, Searched, Table, proposals, simulate, volume
 
-from ablate.results.statistics.intervals import t_quantile
 from ablate.study import Study
 
 FULL, WORKERS = 20, 2
@@ -65,34 +65,27 @@ def study_of(table: str, seed: int, sampler: str = "front", rule: str = "forecas
     return Study.model_validate(fields)
 
 
-def searcher(name: str, table: str, rows: Table, seed: int) -> Searcher:
+def searcher(name: str, table: str, rows: Table, seed: int) -> Replayed:
     """Return a fresh searcher."""
     if name in VARIANTS:
-        return Ablate(study_of(table, seed, VARIANTS[name]), rows.curves)
-    if name.startswith("Ray Tune"):  # it takes a seed of 0 for none
-        return RayTune(rows.space, rows.curves, seed=seed + 1, first=None if "both" in name else TABLES[table])
-    if name == "MOASHA":
-        return MoAsha(rows.space, rows.curves, seed=seed, first=TABLES[table])
-    samplers = {"Optuna": optuna.samplers.TPESampler, "random": optuna.samplers.RandomSampler}
-    return Optuna(rows.space, rows.curves, samplers[name](seed=seed))
+        return OfStudy(study_of(table, seed, VARIANTS[name]), rows.curves)
+    rungs = {"grace_period": TABLES[table], "reduction_factor": 3}
+    peers = {
+        "Ray Tune": partial(RayTune, objectives=1, **rungs),
+        "Ray Tune, both": RayTune,
+        "MOASHA": partial(SyneTune, method="MOASHA", **rungs),
+        "Optuna": partial(Optuna, sampler="TPE"),
+        "random": partial(Optuna, sampler="Random"),
+    }
+    return Peer(peers[name](rows, seed), rows.curves)
 
 
 def run(name: str, table: str, seed: int) -> tuple[Searched, float]:
     """Return what a search did within twice the epochs, and the CPU seconds of a suggestion."""
     networks, curves = recorded(table)
     rows = Table(study_of(table, seed), networks, curves)
-    asked = searcher(name, table, rows, seed)
-    spent = []
-
-    def propose(number: int) -> int | None:
-        begun = time.process_time()
-        values = asked.propose(number)
-        spent.append(time.process_time() - begun)
-        network = rows.nearest(values)
-        if network is not None:
-            asked.start(number, network)
-        return network
-
+    asked, spent = searcher(name, table, rows, seed), list[float]()
+    propose = proposals(asked, rows, spent)
     found = simulate(curves, propose, asked.report, workers=WORKERS, epochs=2 * FULL * curves.epochs)
     return found, float(np.mean(spent))
 
@@ -133,8 +126,8 @@ def alone(table: str, sampler: str, seed: int) -> list[float]:
     study = study_of(table, seed, sampler)
     study = study.model_copy(update={"objectives": study.objectives[:1]})
     rows = Table(study, networks, curves)
-    asked = Ablate(study, curves)
-    found = simulate(curves, proposals(asked, rows), asked.report, workers=WORKERS, epochs=FULL * curves.epochs)
+    asked = OfStudy(study, curves)
+    found = simulate(curves, proposals(asked, rows, []), asked.report, workers=WORKERS, epochs=FULL * curves.epochs)
     last = curves.errors[:, -1]
     reached = []
     for full in (*EARLIER, FULL):
@@ -148,11 +141,11 @@ def print_alone(repetitions: int) -> None:
     for table in TABLES:
         found = {name: np.array([alone(table, name, seed) for seed in range(repetitions)]) for name in ("front", "tpe")}
         gap = found["front"] - found["tpe"]
-        half = t_quantile(repetitions, 0.95) * np.nanstd(gap, axis=0, ddof=1) / math.sqrt(repetitions)
+        ends = [interval(each[~np.isnan(each)]) for each in gap.T]
         for name, values in [*found.items(), ("front - tpe", gap)]:
             means = np.nanmean(values, axis=0).tolist()
             print(table, name, *(f"{full}: {mean:.3f}" for full, mean in zip((*EARLIER, FULL), means, strict=True)))
-        print(table, "half of its 95% interval", *(f"{each:.3f}" for each in half), flush=True)
+        print(table, "half of its 95% interval", *(f"{high - mean:.3f}" for mean, _, high in ends), flush=True)
 
 
 def rows_of(table: str, repetitions: int) -> list[dict[str, object]]:

@@ -1,254 +1,334 @@
-"""The searchers that benchmarks/search.py compares, each asked for configurations and told of reports."""
+"""The searchers that everyday.py, outside.py and search.py compare, as their documentations say, with their defaults.
+
+A searcher is asked for settings, told which settings are trained instead (the nearest recorded ones), and told of each
+report. All losses are to be minimised.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from types import SimpleNamespace
 from typing import Any, Protocol
 
 import numpy as np
 import optuna
-import polars as pl
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
-from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
-from ray.tune.search.optuna import OptunaSearch
-from simulated_search import Array, Curves
+from everyday_training import Losses, Settings
+from optuna.distributions import CategoricalDistribution, FloatDistribution
+from problems import Asked, Problem
 
-from ablate.core.trainable import load_trainable
+from ablate.core.config import DatasetFacts, Size
 from ablate.core.trial import Decision, Report, TrialState
 from ablate.ledger import NewTrial
 from ablate.study import Study
 from ablate.tuning.dataset_search import DatasetSearch
-from ablate.tuning.sampling.search_space import SearchSpace, decode, encode
 from ablate.tuning.state.trial_progress import ReportSummary, TrialProgress
 
 
 class Searcher(Protocol):
-    """Proposes configurations as Optuna values, by name, and says after each report whether a trial continues."""
+    """Proposes settings and says after each report whether the trial goes on."""
 
-    def propose(self, number: int) -> Mapping[str, Any]:
-        """Return the configuration of the next trial."""
+    def ask(self, number: int) -> Settings | int:
+        """Return the settings of the next trial, or the number of a trial that was interrupted and goes on."""
 
-    def start(self, number: int, network: int) -> None:
-        """Take notice of the network that stands for the configuration."""
+    def take(self, number: int, settings: Settings) -> None:
+        """Take notice of the settings that are trained."""
 
-    def report(self, number: int, network: int, epoch: int) -> bool:
-        """Take the report of an epoch and return whether the trial continues."""
-
-
-class Table:
-    """A recorded table in which the nearest network stands for a configuration; each network is used once.
-
-    The distance is Euclidean, with numbers scaled to [0, 1] on their range (in logarithms where the range has them)
-    and 1 between two different choices.
-    """
-
-    def __init__(self, study: Study, networks: pl.DataFrame, curves: Curves) -> None:
-        self.curves = curves
-        self.space = SearchSpace.of(study.space_for(study.labels[0]))
-        rows = networks.select(list(self.space.distributions)).to_dicts()
-        self._places = np.array([self._place(self._encoded(row)) for row in rows])
-        self.free = np.ones(len(rows), dtype=bool)
-
-    def _encoded(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        ranges = self.space.space.ranges
-        texts = {
-            name: [str(decode(spec, i)) for i in getattr(self._of(name), "choices", ())]
-            for name, spec in ranges.items()
-        }
-        return {
-            name: texts[name].index(str(row[name])) if texts[name] else encode(spec, row[name])
-            for name, spec in ranges.items()
-        }
-
-    def _of(self, name: str) -> BaseDistribution:
-        return self.space.distributions[name]
-
-    def _place(self, values: Mapping[str, Any]) -> Array:
-        parts: list[float] = []
-        for name, own in self.space.distributions.items():
-            if isinstance(own, CategoricalDistribution):
-                parts += [math.sqrt(0.5) * (values[name] == choice) for choice in own.choices]
-                continue
-            low, high, value = (math.log(x) if own.log else x for x in (own.low, own.high, values[name]))  # type: ignore[attr-defined]
-            parts.append((value - low) / (high - low))
-        return np.array(parts)
-
-    def nearest(self, values: Mapping[str, Any]) -> int | None:
-        """Return the nearest network that was not used and mark it as used, or None if all were."""
-        if not self.free.any():
-            return None
-        distance = np.where(self.free, ((self._places - self._place(values)) ** 2).sum(axis=1), np.inf)
-        network = int(distance.argmin())
-        self.free[network] = False
-        return network
-
-
-def proposals(asked: Searcher, rows: Table) -> Callable[[int], int | None]:
-    """Return what `simulate` asks for a network: the nearest one to the searcher's proposal, which starts with it."""
-
-    def propose(number: int) -> int | None:
-        network = rows.nearest(asked.propose(number))
-        if network is not None:
-            asked.start(number, network)
-        return network
-
-    return propose
+    def report(self, number: int, step: int, losses: Losses) -> bool:
+        """Take a report and return whether the trial goes on; after the last one it does not."""
 
 
 class Ablate:
-    """`DatasetSearch`, which `ablate search` asks for suggestions and decisions, without its ledger."""
+    """`DatasetSearch` of a study without `scheduler` and, unless it is given, `sampler`: without the ledger.
 
-    def __init__(self, study: Study, curves: Curves) -> None:
-        trainable = load_trainable(study.trainable)
-        facts = {name: trainable.find_facts(study.task(name), None) for name in study.labels}
-        self.curves = curves
-        self._search = DatasetSearch.of(study, study.labels[0], measure=trainable.measure, facts_of=facts.__getitem__)
-        self._next: NewTrial | None = None
+    It asks as `ablate search` does; with `known` it sees the size of each configuration beforehand.
+    """
+
+    def __init__(
+        self, problem: Problem, seed: int, *, start: bool = True, known: bool = False, sampler: str | None = None
+    ) -> None:
+        names = ("val_loss", "params" if known else "val_size")[: problem.objectives]
+        objectives: list[dict[str, Any]] = [{"metric": name, "direction": "minimize"} for name in names]
+        if len(names) > 1:
+            for each, reference in zip(objectives, problem.references, strict=True):
+                each["reference"] = reference
+            if known:
+                objectives[1] |= {"log": True, "reference": 10 ** problem.references[1]}
+        self._names = {name.replace(".", "_"): name for name in problem.space}
+        ranges = {name.replace(".", "_"): _of_ablate(own) for name, own in problem.space.items()}
+        fields = {"study": "everyday", "seed": seed, "trainable": "searchers:train", "config": ranges}
+        fields |= {"epochs": problem.steps, "budget": {"trials": 100_000}, "confirm": None, "objectives": objectives}
+        fields |= {"sampler": {"name": sampler}} if sampler else {}
+        study, facts = Study.model_validate(fields), DatasetFacts()
+        if known:  # as the function `size` beside `train` tells it
+            study = study.knowing(["params"], [f"config.{name}" for name in ranges], builds=False)
+
+        def measure(many: Sequence[Any], facts: DatasetFacts) -> list[Size]:
+            own = ({name: each.config[key] for key, name in self._names.items()} for each in many)
+            return [{"params": problem.size(each)} if known else {} for each in own]
+
+        self._search = DatasetSearch.of(study, study.labels[0], measure=measure, facts_of=lambda _: facts)
+        self._start = problem.start if start else None
+        self._metrics, self._steps = names, problem.steps
         self._trials: dict[int, TrialProgress] = {}
+        self._new: NewTrial | None = None
 
-    def propose(self, number: int) -> Mapping[str, Any]:
-        """Return the sampler's suggestion."""
-        self._next = self._search.suggest()
-        assert self._next is not None
-        return self._search.suggester.dimensions.encode(self._next.config.parameters)
+    def ask(self, number: int) -> Settings:
+        """Return the sampler's suggestion; first of all the settings that the user has."""
+        if number == 0 and self._start is not None:
+            return self._start
+        self._new = self._search.suggest()
+        assert self._new is not None
+        given = self._new.config.parameters
+        return {self._names[name.removeprefix("config.")]: value for name, value in given.items()}
 
-    def start(self, number: int, network: int) -> None:
-        """Add the trial with the size of the network that stands for it."""
-        assert self._next is not None
-        params = round(10 ** self.curves.cost[network])
-        size = {"params": params, "params_body": params, "flops": 2 * params}
-        self._trials[number] = self._search.add(replace(self._next, size=size))
+    def take(self, number: int, settings: Settings) -> None:
+        """Begin the trial."""
+        given = {f"config.{name}": settings[own] for name, own in self._names.items()}
+        is_suggested = self._new is not None and self._new.config.parameters == given
+        new = self._new if is_suggested else self._search.suggest_given(given)
+        if isinstance(new, str):
+            raise SystemExit(new)
+        self._trials[number] = self._search.add(new)
         self._trials[number].state = TrialState.RUNNING
 
-    def report(self, number: int, network: int, epoch: int) -> bool:
+    def report(self, number: int, step: int, losses: Losses) -> bool:
         """Decide about a report as `Search.report` does."""
-        trial, last = self._trials[number], epoch == self.curves.epochs
-        accuracy = 1 - float(self.curves.errors[network, epoch - 1])
-        seconds = float(self.curves.seconds[network, :epoch].sum())
-        report = Report(epoch=epoch, metrics=({"val_accuracy": accuracy},), wall_seconds=seconds, final=last)
-        step = ReportSummary.of(trial.key, report, Decision.CONTINUE)
-        stopped = not last and self._search.decide(trial, step) is Decision.STOP
-        self._search.take(trial, step)
-        if last or stopped:
-            trial.state = TrialState.PRUNED if stopped else TrialState.COMPLETE
-            self._search.tell(trial)
-        return not stopped
+        values = {name: loss for name, loss in zip(self._metrics, losses, strict=True) if name != "params"}
+        report = Report(epoch=step, metrics=(values,), wall_seconds=float(step), final=step == self._steps)
+        is_users = number == 0 and self._start is not None
+        return told(self._search, self._trials[number], report, may_stop=not is_users)
 
 
-class RayTune:
-    """Ray Tune's OptunaSearch and ASHAScheduler on val_accuracy, called as Tune's controller calls them.
-
-    Without `first`, OptunaSearch on val_accuracy and the size, and no scheduler.
-    """
-
-    def __init__(self, space: SearchSpace, curves: Curves, *, seed: int, first: int | None) -> None:
-        self.curves = curves
-        metric, mode = ("val_accuracy", "max") if first is not None else (["val_accuracy", "cost"], ["max", "min"])
-        self._search = OptunaSearch(dict(space.distributions), metric=metric, mode=mode, seed=seed)
-        self._scheduler = FIFOScheduler()
-        if first is not None:
-            self._scheduler = ASHAScheduler(
-                time_attr="training_iteration",
-                metric="val_accuracy",
-                mode="max",
-                max_t=curves.epochs,
-                grace_period=first,
-                reduction_factor=3,
-            )
-
-    def propose(self, number: int) -> Mapping[str, Any]:
-        """Return OptunaSearch's suggestion."""
-        values = self._search.suggest(str(number))
-        assert values is not None
-        return values
-
-    def start(self, number: int, network: int) -> None:
-        """Add the trial to the scheduler."""
-        self._scheduler.on_trial_add(None, SimpleNamespace(trial_id=str(number)))
-
-    def report(self, number: int, network: int, epoch: int) -> bool:
-        """Pass the result to both, and the trial's end to OptunaSearch."""
-        trial = SimpleNamespace(trial_id=str(number))
-        values = {"val_accuracy": 1 - float(self.curves.errors[network, epoch - 1])}
-        result = values | {"cost": float(self.curves.cost[network]), "training_iteration": epoch}
-        goes_on = self._scheduler.on_trial_result(None, trial, result) == TrialScheduler.CONTINUE
-        goes_on = goes_on and epoch < self.curves.epochs
-        self._search.on_trial_result(str(number), result)
-        if not goes_on:
-            self._search.on_trial_complete(str(number), result)
-        return bool(goes_on)
+def told(search: DatasetSearch, trial: TrialProgress, report: Report, *, may_stop: bool = True) -> bool:
+    """Decide about a report as `Search.report` does, and return whether the trial goes on."""
+    summary = ReportSummary.of(trial.key, report, Decision.CONTINUE)
+    asked = Decision.CONTINUE if report.final else search.decide(trial, summary)
+    stopped = asked is Decision.STOP and may_stop
+    search.take(trial, summary)
+    if report.final or stopped:
+        trial.state = TrialState.PRUNED if stopped else TrialState.COMPLETE
+        search.tell(trial)
+    return not (report.final or stopped)
 
 
-class MoAsha:
-    """Syne Tune's MOASHA on error and size: random configurations, stopped by non-dominated rank at each rung.
-
-    It draws from NumPy's global generator, which is seeded here.
-    """
-
-    def __init__(self, space: SearchSpace, curves: Curves, *, seed: int, first: int) -> None:
-        from syne_tune.optimizer.schedulers.multiobjective.moasha import MOASHA
-
-        np.random.seed(seed)
-        self.curves = curves
-        self._scheduler = MOASHA(
-            {name: _of_syne_tune(own) for name, own in space.distributions.items()},
-            metrics=["error", "cost"],
-            max_t=curves.epochs,
-            grace_period=first,
-            reduction_factor=3,
-            random_seed=seed,
-        )
-
-    def propose(self, number: int) -> Mapping[str, Any]:
-        """Return the scheduler's suggestion."""
-        return dict(self._scheduler.suggest().config)
-
-    def start(self, number: int, network: int) -> None:
-        """Add the trial to the scheduler."""
-        self._scheduler.on_trial_add(SimpleNamespace(trial_id=number))
-
-    def report(self, number: int, network: int, epoch: int) -> bool:
-        """Pass the result."""
-        losses = {"error": float(self.curves.errors[network, epoch - 1]), "cost": float(self.curves.cost[network])}
-        result = losses | {"training_iteration": epoch}
-        return bool(self._scheduler.on_trial_result(SimpleNamespace(trial_id=number), result) == "CONTINUE")
+def train(config: Mapping[str, Any]) -> None:
+    """Stand for a function that is never called."""
 
 
-def _of_syne_tune(own: BaseDistribution) -> Any:
-    from syne_tune.config_space import choice, lograndint, loguniform, uniform
-
+def _of_ablate(own: Any) -> dict[str, Any]:
     if isinstance(own, CategoricalDistribution):
-        return choice(list(own.choices))
-    if isinstance(own, IntDistribution):
-        return lograndint(own.low, own.high) if own.log else choice(list(range(own.low, own.high + 1, own.step)))
-    assert isinstance(own, FloatDistribution)
-    return (loguniform if own.log else uniform)(own.low, own.high)
+        return {"choices": list(own.choices)}
+    ends = [own.low, own.high]
+    if isinstance(own, FloatDistribution):
+        return {"float": ends, "log": own.log}
+    return {"int": ends, "log": True} if own.log else {"int": ends, "step": own.step}
 
 
 class Optuna:
-    """An Optuna study of both objectives without pruning, which Optuna does not have for several objectives."""
+    """An Optuna study with a sampler and, for one objective, a pruner."""
 
-    def __init__(self, space: SearchSpace, curves: Curves, sampler: optuna.samplers.BaseSampler) -> None:
-        self.curves = curves
-        self._space = dict(space.distributions)
-        self._study = optuna.create_study(directions=["minimize", "minimize"], sampler=sampler)
+    def __init__(self, problem: Asked, seed: int, sampler: str, pruner: str = "Nop", *, start: bool = False) -> None:
+        own = {"max_resource": problem.steps} if pruner == "Hyperband" else {}
+        self._storage = optuna.storages.InMemoryStorage()
+        self._study = optuna.create_study(
+            study_name=f"everyday-{seed}",  # brackets of Hyperband depend on it
+            storage=self._storage,
+            directions=["minimize"] * problem.objectives,
+            sampler=getattr(optuna.samplers, f"{sampler}Sampler")(seed=seed),
+            pruner=getattr(optuna.pruners, f"{pruner}Pruner")(**own),
+        )
+        if start and problem.start is not None:
+            self._study.enqueue_trial(dict(problem.start))
+        self._space, self._steps, self._one = dict(problem.space), problem.steps, problem.objectives == 1
         self._trials: dict[int, optuna.Trial] = {}
 
-    def propose(self, number: int) -> Mapping[str, Any]:
+    def ask(self, number: int) -> Settings:
         """Return the sampler's suggestion."""
         self._trials[number] = self._study.ask(self._space)
         return self._trials[number].params
 
-    def start(self, number: int, network: int) -> None:
-        """Do nothing: the trial was asked for."""
+    def take(self, number: int, settings: Settings) -> None:
+        """Write the settings into the running trial."""
+        trial = self._trials[number]
+        for name, own in self._space.items():
+            self._storage.set_trial_param(trial._trial_id, name, own.to_internal_repr(settings[name]), own)
 
-    def report(self, number: int, network: int, epoch: int) -> bool:
-        """Tell the study the last error and the size."""
-        if epoch == self.curves.epochs:
-            self._study.tell(
-                self._trials[number], [float(self.curves.errors[network, -1]), float(self.curves.cost[network])]
-            )
-        return True
+    def report(self, number: int, step: int, losses: Losses) -> bool:
+        """Report to the pruner, and end the trial if that says so."""
+        trial = self._trials[number]
+        if self._one:
+            trial.report(losses[0], step)
+        if step == self._steps:
+            self._study.tell(trial, losses)
+        elif self._one and trial.should_prune():
+            self._study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+            return False
+        return step < self._steps
+
+
+class RayTune:
+    """Ray Tune's OptunaSearch and, for one objective, its ASHAScheduler, in the order in which Tune calls them.
+
+    It sees the first of the `objectives`; `rungs` are options of the scheduler.
+    """
+
+    def __init__(self, problem: Asked, seed: int, *, objectives: int = 2, **rungs: Any) -> None:
+        from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
+        from ray.tune.search.optuna import OptunaSearch
+
+        self._names = ["loss", "size"][: min(objectives, problem.objectives)]
+        one, self._steps = len(self._names) == 1, problem.steps
+        asked = {"metric": "loss", "mode": "min"} if one else {"metric": self._names, "mode": ["min", "min"]}
+        self._search = OptunaSearch(dict(problem.space), seed=seed + 1, **asked)  # it takes 0 for none
+        stops = one and problem.steps > 1
+        self._scheduler = ASHAScheduler(max_t=problem.steps, **rungs, **asked) if stops else FIFOScheduler()
+        self._asked: dict[int, Settings] = {}
+        self._taken: dict[int, Settings] = {}
+
+    def ask(self, number: int) -> Settings:
+        """Return OptunaSearch's suggestion."""
+        self._asked[number] = self._search.suggest(str(number)) or {}
+        return self._asked[number]
+
+    def take(self, number: int, settings: Settings) -> None:
+        """Add the trial to the scheduler; OptunaSearch learns the settings when it ends."""
+        self._taken[number] = settings
+        self._scheduler.on_trial_add(None, SimpleNamespace(trial_id=str(number)))
+
+    def report(self, number: int, step: int, losses: Losses) -> bool:
+        """Pass the result to both, and the trial's end."""
+        result = dict(zip(self._names, losses, strict=False)) | {"training_iteration": step}
+        answer = self._scheduler.on_trial_result(None, SimpleNamespace(trial_id=str(number)), result)
+        goes_on = answer == "CONTINUE" and step < self._steps
+        self._search.on_trial_result(str(number), result)
+        if not goes_on and self._taken[number] == self._asked[number]:
+            self._search.on_trial_complete(str(number), result)
+        elif not goes_on:
+            self._search.on_trial_complete(str(number), error=True)
+            self._search.add_evaluated_point(dict(self._taken[number]), losses[0])
+        return goes_on
+
+
+class SyneTune:
+    """A scheduler of Syne Tune: ASHA with a searcher, MOASHA on several losses, or evolution of a population of 10.
+
+    REA, the evolution by one loss, sees the first one. `rungs` are options of MOASHA.
+    """
+
+    def __init__(self, problem: Asked, seed: int, method: str, **rungs: Any) -> None:
+        from syne_tune.optimizer import baselines
+        from syne_tune.optimizer.schedulers.multiobjective.moasha import MOASHA
+        from syne_tune.optimizer.schedulers.multiobjective.multi_objective_regularized_evolution import (
+            MultiObjectiveRegularizedEvolution,
+        )
+        from syne_tune.optimizer.schedulers.searchers.regularized_evolution import RegularizedEvolution
+        from syne_tune.optimizer.schedulers.single_fidelity_scheduler import SingleFidelityScheduler
+
+        np.random.seed(seed)  # MOASHA draws from the global generator
+        space = {name: _of_syne_tune(own) for name, own in problem.space.items()}
+        asked: dict[str, Any] = {"time_attr": "epoch", "max_t": problem.steps, "random_seed": seed}
+        self._names = ["loss", "size"][: 1 if method == "REA" else problem.objectives]
+        if method == "MOASHA":
+            self._scheduler: Any = MOASHA(space, metrics=self._names, **asked, **rungs)
+        elif method.endswith("REA"):
+            kind = RegularizedEvolution if method == "REA" else MultiObjectiveRegularizedEvolution
+            evolution = kind(space, population_size=10, sample_size=3, random_seed=seed)
+            self._scheduler = SingleFidelityScheduler(space, self._names, searcher=evolution, random_seed=seed)
+        else:
+            self._scheduler = getattr(baselines, method)(space, metric="loss", **asked)
+        self._trials: dict[int, Any] = {}
+        self._steps = problem.steps
+
+    def ask(self, number: int) -> Settings:
+        """Return the scheduler's suggestion."""
+        return dict(self._scheduler.suggest().config)
+
+    def take(self, number: int, settings: Settings) -> None:
+        """Add the trial to the scheduler."""
+        from syne_tune.backend.trial_status import Trial
+
+        self._trials[number] = Trial(trial_id=number, config=dict(settings), creation_time=datetime.now())
+        self._scheduler.on_trial_add(self._trials[number])
+
+    def report(self, number: int, step: int, losses: Losses) -> bool:
+        """Pass the result."""
+        result = dict(zip(self._names, losses, strict=False)) | {"epoch": step}
+        goes_on = self._scheduler.on_trial_result(self._trials[number], result) == "CONTINUE"
+        if goes_on and step == self._steps:
+            self._scheduler.on_trial_complete(self._trials[number], result)
+        return goes_on and step < self._steps
+
+
+def _of_syne_tune(own: Any) -> Any:
+    from syne_tune.config_space import choice, lograndint, loguniform, ordinal, randint, uniform
+
+    if isinstance(own, CategoricalDistribution):
+        return choice(list(own.choices))
+    if isinstance(own, FloatDistribution):
+        return (loguniform if own.log else uniform)(own.low, own.high)
+    if own.step > 1:
+        return ordinal(list(range(own.low, own.high + 1, own.step)))
+    return (lograndint if own.log else randint)(own.low, own.high)
+
+
+class Neps:
+    """A method of NePS by its AskAndTell; it interrupts trials and continues some of them from where they were.
+
+    PriMO starts with MOASHA and has the settings that the user has for its prior, if `prior`.
+    """
+
+    def __init__(self, problem: Problem, seed: int, method: str, *, prior: bool = False) -> None:
+        import neps
+        import torch
+        from neps.space import SearchSpace
+        from neps.space.parameters import HPOInteger
+
+        np.random.seed(seed)
+        torch.manual_seed(seed)
+        self._stepped = {
+            name: own for name, own in problem.space.items() if getattr(own, "step", None) not in (None, 1)
+        }
+        space: dict[str, Any] = {name: _of_neps(own) for name, own in problem.space.items()}
+        if problem.steps > 1:
+            space["epochs"] = HPOInteger(1, problem.steps, is_fidelity=True)
+        self._steps = problem.steps
+        center = {"loss": dict(problem.start)} if prior and problem.start is not None else {}
+        confidence = {"loss": dict.fromkeys(problem.space, 0.5)} if center else None
+        own = {"prior_centers": center, "prior_confidences": confidence} if method == "primo" else {}
+        self._optimizer = neps.AskAndTell(getattr(neps.algorithms, method)(SearchSpace(space), **own))
+        self._asked: Any = None
+        self._numbers: dict[str, int] = {}  # of NePS's configurations
+
+    def ask(self, number: int) -> Settings | int:
+        """Return NePS's suggestion, which is a new configuration or a longer training of an old one."""
+        self._asked = self._optimizer.ask()
+        first = self._asked.metadata.previous_trial_id
+        known = self._numbers.get(first) if first else None
+        if known is not None:
+            self._numbers[self._asked.id] = known
+            return known
+        self._numbers[self._asked.id] = number
+        values = {name: value for name, value in self._asked.config.items() if name != "epochs"}
+        for name, own in self._stepped.items():
+            values[name] = own.low + own.step * round((values[name] - own.low) / own.step)
+        return values
+
+    def take(self, number: int, settings: Settings) -> None:
+        """Write the settings into the trial."""
+        self._asked.config = {**self._asked.config, **settings}
+
+    def report(self, number: int, step: int, losses: Losses) -> bool:
+        """Tell NePS the losses when the trial has as many epochs as it asked for."""
+        if step < self._asked.config.get("epochs", self._steps):
+            return True
+        self._optimizer.tell(self._asked, list(losses))
+        return False
+
+
+def _of_neps(own: Any) -> Any:
+    from neps.space.parameters import HPOCategorical, HPOFloat, HPOInteger
+
+    if isinstance(own, CategoricalDistribution):
+        return HPOCategorical(list(own.choices))
+    return (HPOFloat if isinstance(own, FloatDistribution) else HPOInteger)(own.low, own.high, log=own.log)

@@ -1,68 +1,32 @@
-"""A search on learning curves that are known beforehand: workers and their clock are simulated, nothing is trained."""
+"""A search on learning curves that are known beforehand: workers and their clock are simulated, nothing is trained.
+
+A network of a recorded table stands for each proposed configuration: the nearest one that the search has not had. The
+searcher is told its reports as those of its own configuration.
+"""
 
 from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 import moocore
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
-from record import RESULTS
+from problems import Settings, nearest, place
+from recorded_curves import Curves
+from searchers import Searcher, told
 
-Array = NDArray[np.float64]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Curves:
-    """Networks with their whole curves: `errors` and `seconds` are [n, epochs], by epoch; the rest is [n].
-
-    `cost` is log10 of the parameters. `truth` is what the error at the last epoch would be without noise.
-    """
-
-    errors: Array
-    seconds: Array
-    cost: Array
-    truth: Array
-
-    @property
-    def epochs(self) -> int:
-        """Length of a curve."""
-        return int(self.errors.shape[1])
-
-    def taken(self, rows: NDArray[np.int64]) -> Curves:
-        """Return the curves of some networks, in the order of `rows`."""
-        return Curves(
-            errors=self.errors[rows], seconds=self.seconds[rows], cost=self.cost[rows], truth=self.truth[rows]
-        )
-
-    def points(self) -> Array:
-        """Return the true points [n, 2]: error and cost, both to be minimised."""
-        return np.stack([self.truth, self.cost], axis=1)
-
-    def front(self) -> set[int]:
-        """Return the networks that no other one dominates by true error and cost."""
-        return set(np.flatnonzero(moocore.is_nondominated(self.points())).tolist())
-
-
-def recorded(name: str) -> tuple[pl.DataFrame, Curves]:
-    """Return the settings of a recorded table's networks, one row each, and their curves (see record_curves.py).
-
-    The error is 1 - val_accuracy, as a mean over the seeds; that of the last epoch is taken for the true one.
-    """
-    file = RESULTS / f"curves_{name}.csv.gz"
-    if not file.exists():
-        raise SystemExit(f"{file} is missing. Record it with: python benchmarks/record_curves.py {name}")
-    table = pl.read_csv(file, infer_schema_length=None)
-    seeds = [column for column in table.columns if column.startswith("val_accuracy/")]
-    table = table.with_columns(error=1 - pl.mean_horizontal(seeds)).sort("trial", "epoch")
-    networks = table.group_by("trial", maintain_order=True).first()
-    errors, seconds = (table[name].to_numpy().reshape(networks.height, -1) for name in ("error", "seconds"))
-    cost = np.log10(networks["params"].to_numpy())
-    return networks, Curves(errors=errors, seconds=seconds, cost=cost, truth=errors[:, -1])
+from ablate.core.trainable import load_trainable
+from ablate.core.trial import Report, TrialState
+from ablate.ledger import NewTrial
+from ablate.study import Study
+from ablate.tuning.dataset_search import DatasetSearch
+from ablate.tuning.sampling.search_space import SearchSpace, decode, encode
+from ablate.tuning.state.trial_progress import TrialProgress
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,13 +58,12 @@ class Searched:
 
 
 Propose = Callable[[int], int | None]
-Report = Callable[[int, int, int], bool]
 
 
 def simulate(
     curves: Curves,
     propose: Propose,
-    report: Report,
+    report: Callable[[int, int, int], bool],
     *,
     workers: int,
     epochs: float = np.inf,
@@ -143,6 +106,120 @@ def simulate(
 
 def volume(curves: Curves, networks: list[int], reference: tuple[float, float]) -> float:
     """Return the hypervolume of the true points of `networks` below `reference` (error, cost)."""
-    points = curves.points()[networks] if networks else np.empty((0, 2))
-    inside = points[(points < reference).all(axis=1)]
-    return float(moocore.hypervolume(inside, ref=np.array(reference))) if len(inside) else 0.0
+    return float(moocore.hypervolume(curves.points()[networks], ref=reference))
+
+
+class Table:
+    """The networks of a recorded table, each of which stands once for a configuration, as a searcher is told of it.
+
+    The distance is Euclidean, with numbers scaled to [0, 1] on their range (in logarithms where the range has them)
+    and 1 between two different choices.
+    """
+
+    objectives, start = 2, None
+
+    def __init__(self, study: Study, networks: pl.DataFrame, curves: Curves) -> None:
+        self.curves, self.steps = curves, curves.epochs
+        self.dimensions = SearchSpace.of(study.space_for(study.labels[0]))
+        self.space = self.dimensions.distributions
+        rows = networks.select(list(self.space)).to_dicts()
+        self._places = np.array([place(self.space, self._encoded(row)) for row in rows])
+        self.free = np.ones(len(rows), dtype=bool)
+
+    def _encoded(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        found = {}
+        for name, spec in self.dimensions.space.ranges.items():
+            texts = [str(decode(spec, i)) for i in getattr(self.space[name], "choices", ())]
+            found[name] = texts.index(str(row[name])) if texts else encode(spec, row[name])
+        return found
+
+    def nearest(self, values: Settings) -> int | None:
+        """Return the nearest network that was not used and mark it as used, or None if all were."""
+        return nearest(self._places, place(self.space, values), self.free) if self.free.any() else None
+
+
+class Replayed(Protocol):
+    """A searcher that a network of the table stands in for."""
+
+    def ask(self, number: int) -> Settings:
+        """Return the configuration of the next trial, by Optuna's values."""
+
+    def start(self, number: int, network: int) -> None:
+        """Take notice of the network that stands for the configuration."""
+
+    def report(self, number: int, network: int, epoch: int) -> bool:
+        """Take the report of an epoch and return whether the trial continues."""
+
+
+def proposals(asked: Replayed, rows: Table, spent: list[float]) -> Propose:
+    """Return what `simulate` asks for a network: the nearest one to the searcher's proposal, which starts with it.
+
+    The CPU seconds of each proposal are added to `spent`.
+    """
+
+    def propose(number: int) -> int | None:
+        begun = time.process_time()
+        values = asked.ask(number)
+        spent.append(time.process_time() - begun)
+        network = rows.nearest(values)
+        if network is not None:
+            asked.start(number, network)
+        return network
+
+    return propose
+
+
+class Peer:
+    """Another searcher, which does not know that a network stands for its configuration."""
+
+    def __init__(self, searcher: Searcher, curves: Curves) -> None:
+        self._searcher, self._curves = searcher, curves
+        self._asked: Settings = {}
+
+    def ask(self, number: int) -> Settings:
+        """Return the searcher's suggestion."""
+        self._asked = self._searcher.ask(number)
+        return self._asked
+
+    def start(self, number: int, network: int) -> None:
+        """Begin the trial."""
+        self._searcher.take(number, self._asked)
+
+    def report(self, number: int, network: int, epoch: int) -> bool:
+        """Pass error and size."""
+        losses = float(self._curves.errors[network, epoch - 1]), float(self._curves.cost[network])
+        return self._searcher.report(number, epoch, losses)
+
+
+class OfStudy:
+    """`DatasetSearch` of a study file, which `ablate search` asks for suggestions and decisions, without its ledger."""
+
+    def __init__(self, study: Study, curves: Curves) -> None:
+        trainable = load_trainable(study.trainable)
+        facts = {name: trainable.find_facts(study.task(name), None) for name in study.labels}
+        self.curves = curves
+        self._search = DatasetSearch.of(study, study.labels[0], measure=trainable.measure, facts_of=facts.__getitem__)
+        self._next: NewTrial | None = None
+        self._trials: dict[int, TrialProgress] = {}
+
+    def ask(self, number: int) -> Settings:
+        """Return the sampler's suggestion."""
+        self._next = self._search.suggest()
+        assert self._next is not None
+        return self._search.suggester.dimensions.encode(self._next.config.parameters)
+
+    def start(self, number: int, network: int) -> None:
+        """Add the trial with the size of the network that stands for it."""
+        assert self._next is not None
+        params = round(10 ** self.curves.cost[network])
+        size = {"params": params, "params_body": params, "flops": 2 * params}
+        self._trials[number] = self._search.add(replace(self._next, size=size))
+        self._trials[number].state = TrialState.RUNNING
+
+    def report(self, number: int, network: int, epoch: int) -> bool:
+        """Decide about a report as `Search.report` does."""
+        accuracy = 1 - float(self.curves.errors[network, epoch - 1])
+        seconds = float(self.curves.seconds[network, :epoch].sum())
+        last = epoch == self.curves.epochs
+        report = Report(epoch=epoch, metrics=({"val_accuracy": accuracy},), wall_seconds=seconds, final=last)
+        return told(self._search, self._trials[number], report)

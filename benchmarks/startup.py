@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import argparse
 import csv
-import ctypes
 import os
-import resource
 import sqlite3
 import statistics
 import subprocess
@@ -27,7 +25,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from record import RESULTS, ROOT, commit, with_origin, write_csv
+from record import RESULTS, ROOT, commit, cpu_seconds, take_orphans, with_origin, write_csv
 
 STUDY = """\
 study: startup
@@ -52,7 +50,6 @@ CASES = {
 }
 TORCH = "import torch"
 PACKAGES = ("torch", "ray", "mlflow", "optuna", "polars")
-PR_SET_CHILD_SUBREAPER = 36
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +69,7 @@ def main() -> None:
     parser.add_argument("--cases", nargs="*", default=list(CASES), choices=list(CASES), metavar="CASE")
     parser.add_argument("--write", action="store_true", help="write results/startup.csv instead of printing")
     options = parser.parse_args()
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # what Ray leaves behind counts, too
+    take_orphans()
     trees = {"this": ROOT} | ({"other": options.against.resolve()} if options.against else {})
     found: dict[tuple[str, str], list[Measured]] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -109,7 +106,7 @@ def measure(words: list[str], tree: Path, home: Path) -> Measured:
 
 def run(words: list[str], tree: Path, home: Path, *, runs: Path | None = None) -> Measured:
     """Run Python with `words` on `tree`; raise CalledProcessError if it fails."""
-    before, begun, began_at = cpu(), time.perf_counter(), time.time()
+    before, begun, began_at = cpu_seconds(), time.perf_counter(), time.time()
     environment = os.environ | {"PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # else each process would compile the checkout anew
     done = subprocess.run([sys.executable, *words], cwd=home, env=environment, capture_output=True, text=True)
@@ -122,13 +119,7 @@ def run(words: list[str], tree: Path, home: Path, *, runs: Path | None = None) -
         except ChildProcessError:
             break
     step = None if runs is None else first_step(runs / "startup" / "ledger.sqlite")
-    return Measured(cpu=cpu() - before, wall=wall, first_step=None if step is None else step - began_at)
-
-
-def cpu() -> float:
-    """Return the CPU seconds of all ended children and of what they waited for."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+    return Measured(cpu=cpu_seconds() - before, wall=wall, first_step=None if step is None else step - began_at)
 
 
 def first_step(ledger: Path) -> float | None:

@@ -97,9 +97,8 @@ def by_trainer(config: Any, run: Any) -> None:
 
         def __getitem__(self, index: int) -> Any:
             noise = [1, 2, 3]
-            if (
-                config["eval_strategy"] == "epoch"
-            ):  # a Trainer that resumes inside of an epoch reads samples to skip them
+            # a Trainer that resumes inside of an epoch reads samples to skip them
+            if config["eval_strategy"] == "epoch":
                 noise = [random.randrange(20), int(np.random.randint(20)), int(torch.randint(20, ()))]
             return {"input_ids": torch.tensor([index % 20, index // 2, *noise]), "labels": index % 2}
 
@@ -226,6 +225,17 @@ def reports(
     yield from trained(Function(name="f", train=call, test=test), trial, checkpoints=place, **how)
 
 
+def interrupted(
+    form: str | tuple[Train, dict[str, Any]], place: Path, stopped: int, **how: Any
+) -> tuple[list[Report], list[Report]]:
+    """Return the first reports of a trial that is stopped after so many, and those of its second attempt."""
+    first = reports(form, SEEDS, place, **how)
+    found = [next(first) for _ in range(stopped)]
+    first.close()
+    random.random(), np.random.rand()  # the global generators are elsewhere in another process
+    return found, list(reports(form, SEEDS, place, attempt=2, **how))
+
+
 def differences(form: str) -> Iterator[str]:
     """Yield what differs from an uninterrupted trial."""
     with tempfile.TemporaryDirectory() as name:
@@ -240,11 +250,7 @@ def differences(form: str) -> Iterator[str]:
             if alone != {epoch: metrics[place] for epoch, metrics in whole.items()}:
                 yield f"seed {seed} alone"
         for stopped in range(1, LENGTH):
-            first = reports(form, SEEDS, folder / f"stop{stopped}")
-            found = [next(first) for _ in range(stopped)]
-            first.close()
-            random.random(), np.random.rand()
-            rest = list(reports(form, SEEDS, folder / f"stop{stopped}", attempt=2))
+            found, rest = interrupted(form, folder / f"stop{stopped}", stopped)
             if rest[0].epoch != stopped or {r.epoch: r.metrics for r in found + rest} != whole:
                 yield f"stopped after {stopped}"
         for asks in (2, 5, 9):
@@ -275,11 +281,8 @@ def counted(library: str) -> Iterator[str]:
             yield f"the last report is the best: {means}"
         wanted = [each[metric] for each in best.metrics]
         for stopped in (0, best.epoch, LATER - 1):
-            first = reports(form, SEEDS, Path(name) / f"{stopped}", fields=fields, **how)
-            found = [next(first) for _ in range(stopped)]
-            first.close()
-            found += reports(form, SEEDS, Path(name) / f"{stopped}", fields=fields, attempt=2, **how)
-            tested = [each[f"test_{MEASURED[library]}"] for each in found[-1].metrics]
+            _, rest = interrupted(form, Path(name) / f"{stopped}", stopped, fields=fields, **how)
+            tested = [each[f"test_{MEASURED[library]}"] for each in rest[-1].metrics]
             if not np.allclose(tested, wanted, rtol=1e-5):
                 yield f"stopped after {stopped}: tested {tested}, at the best report {wanted}"
         searched = {**fields, "stage": "search"}
@@ -299,12 +302,10 @@ def stopping(library: str) -> Iterator[str]:
         if len(whole) >= LATER or not whole[-1].final or whole[-1].epoch != LATER:
             yield f"not ended early: {[(r.epoch, r.final, r.mean(metric)) for r in whole]}"
         for stopped in range(1, len(whole)):
-            first = reports(form, SEEDS, Path(name) / f"{stopped}", fields=confirm, **how)
-            found = [next(first) for _ in range(stopped)]
-            first.close()
-            found += list(reports(form, SEEDS, Path(name) / f"{stopped}", fields=confirm, attempt=2, **how))[1:]
-            if [r.metrics for r in found] != [r.metrics for r in whole]:
-                yield f"stopped after {stopped}: {[r.metrics for r in found]} instead of {[r.metrics for r in whole]}"
+            found, rest = interrupted(form, Path(name) / f"{stopped}", stopped, fields=confirm, **how)
+            said = [r.metrics for r in found + rest[1:]]
+            if said != [r.metrics for r in whole]:
+                yield f"stopped after {stopped}: {said} instead of {[r.metrics for r in whole]}"
         tested = [each[f"test_{MEASURED[library]}"] for each in whole[-1].metrics]
         lowest = [min(r.metrics[place][metric] for r in whole) for place in range(len(SEEDS))]
         last = [each[metric] for each in whole[-1].metrics]

@@ -89,9 +89,9 @@ def _act(config: TrialConfig, epoch: int, home: Path) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _meet(home: Path, others: int, seconds: float = 120.0) -> None:
+def _meet(home: Path, others: int) -> None:
     """Wait until so many trials have begun, then give one more the time to begin where it should not."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + 120.0
     while sum(line["what"] == "begin" for line in trace(home)) < others and time.monotonic() < deadline:
         time.sleep(0.05)
     time.sleep(0.5)

@@ -10,15 +10,12 @@ from ablate.base.errors import PausedError
 from ablate.base.files import Place
 from ablate.core.trial import Report, TrialConfig
 from ablate.engine import training
-from ablate.engine.models.model_config import ModelConfig
 from ablate.engine.tasks import Data
 from ablate.engine.training import checkpoint
 from ablate.engine.training.progress import Cadence
 from ablate.engine.training.train_config import TrainConfig
-from support.small_training import trial
-from support.trials import with_training
+from support.small_training import DROPPED, trial
 
-DROPPED = ModelConfig(width=8, depth=1, mlp=8, dropout=0.2)
 SHORT = TrainConfig(epochs=2, batch_size=32, learning_rate=1e-2, clip_norm=1.0)
 IMAGES = trial(model=DROPPED, train=SHORT)
 STEPS = 135 // 32  # of an epoch of IMAGES
@@ -73,7 +70,3 @@ def weights(place: Place, config: TrialConfig) -> dict[str, bytes]:
     found = checkpoint.newest(place, config)
     assert found is not None
     return {name: value.numpy().tobytes() for name, value in found.tensors.items()}
-
-
-def load_network(config: TrialConfig, **changes: object) -> TrialConfig:
-    return with_training(config, **changes)

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ablate.core.config import TaskConfig
 from ablate.core.trial import Report, TrialConfig, TrialKey
 from ablate.engine.models.model_config import InputShape, ModelConfig
 from ablate.engine.tasks import Classification, Data
+from ablate.engine.training import pack_state
+from ablate.engine.training.modules import initial_weights
 from ablate.engine.training.train_config import TrainConfig
 from support.entries import entry
 from support.trials import family_trial
@@ -76,6 +78,16 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+def poison(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Let the replicates of a seed begin with weights that are NaN."""
+
+    def poisoned(config: TrialConfig, shape: InputShape, *, replicate: int) -> dict[str, Tensor]:
+        weights = initial_weights(config, shape, replicate=replicate)
+        return {name: w * torch.nan if config.seeds[replicate] == seed else w for name, w in weights.items()}
+
+    monkeypatch.setattr(pack_state, "initial_weights", poisoned)
 
 
 def numbers(reports: list[Report]) -> list[tuple[Any, ...]]:

@@ -102,6 +102,15 @@ def windows(tokens: int, length: int) -> Data:
     )
 
 
+def drawn_windows() -> Data:
+    """Return all windows of one text of ids that are drawn."""
+    text = torch.randint(1, VOCABULARY, (150,), generator=torch.Generator().manual_seed(0))
+    inputs, targets = text[:-1].unfold(0, LONGEST, 1), text[1:].unfold(0, LONGEST, 1)
+    return Data(
+        train_inputs=inputs, train_targets=targets, test_inputs=inputs, test_targets=targets, ids=True, window=LONGEST
+    )
+
+
 PAIR_SHAPE = InputShape(
     tokens=LONGEST,
     features=VOCABULARY,
@@ -137,6 +146,10 @@ def build_pairs(config: TaskConfig) -> Judged:
 
 def build_texts(config: TaskConfig) -> Texts:
     return Texts(TEXT_SHAPE, texts())
+
+
+def build_windows(config: TaskConfig) -> Texts:
+    return Texts(TEXT_SHAPE.model_copy(update={"window": LONGEST}), drawn_windows())
 
 
 def trial(build: str, /, **changes: Any) -> TrialConfig:

@@ -13,8 +13,8 @@ from support.paths import REPOSITORY
 
 sys.path.insert(0, str(REPOSITORY / "benchmarks"))
 import everyday
-import everyday_problems as problems
-import everyday_searchers as searchers
+import problems
+import searchers
 
 SETTINGS = [{"rate": rate, "kind": kind} for rate, kind in [(0.0, "a"), (0.4, "a"), (0.6, "b"), (1.0, "b"), (0.5, "a")]]
 LAST = np.array([0.9, 0.5, 0.3, 0.1, 0.7])
@@ -80,7 +80,7 @@ def test_the_hypervolume_is_a_share_of_that_of_the_table() -> None:
 def test_a_searcher_takes_the_settings_of_the_rows(name: str) -> None:
     made = table()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    asked = searchers.ONE[name][0](made, 0)
+    asked = everyday.ONE[name][0](made, 0)
     everyday.search(made, asked, 2)
     first = SETTINGS[0] if name in ("ablate", "Optuna TPE, start") else None
     seen = taken(asked)

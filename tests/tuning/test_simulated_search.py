@@ -13,19 +13,19 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPOSITORY / "benchmarks"))
 
 import record_curves  # noqa: E402
-import searchers  # noqa: E402
 import simulated_search as simulated  # noqa: E402
+from recorded_curves import Curves, recorded  # noqa: E402
 from search import study_of  # noqa: E402
 
 from ablate.core.trial import Decision  # noqa: E402
 from ablate.tuning.stopping.schedulers import Asha  # noqa: E402
 
 
-def curves(seconds: list[float], epochs: int = 3) -> simulated.Curves:
+def curves(seconds: list[float], epochs: int = 3) -> Curves:
     """Return networks of growing cost whose epochs take `seconds` each, with errors that fall by half each epoch."""
     n = len(seconds)
     errors = 0.5 ** np.arange(1, epochs + 1) * np.linspace(1, 0.5, n)[:, None]
-    return simulated.Curves(
+    return Curves(
         errors=errors,
         seconds=np.repeat(np.array(seconds)[:, None], epochs, axis=1),
         cost=np.arange(3.0, 3.0 + n),
@@ -66,7 +66,7 @@ def test_a_budget_ends_the_search(
 
 
 def test_fronts_and_volumes_by_hand() -> None:
-    two = simulated.Curves(
+    two = Curves(
         errors=np.array([[0.4], [0.2], [0.3]]),
         seconds=np.ones((3, 1)),
         cost=np.array([3.0, 4.0, 5.0]),
@@ -77,9 +77,9 @@ def test_fronts_and_volumes_by_hand() -> None:
     assert simulated.volume(two, [2], (0.5, 5.0)) == simulated.volume(two, [], (0.5, 5.0)) == 0
 
 
-def table_of(name: str) -> tuple[pl.DataFrame, simulated.Curves, searchers.Table]:
-    networks, found = simulated.recorded(name)
-    return networks, found, searchers.Table(study_of(name, 0), networks, found)
+def table_of(name: str) -> tuple[pl.DataFrame, Curves, simulated.Table]:
+    networks, found = recorded(name)
+    return networks, found, simulated.Table(study_of(name, 0), networks, found)
 
 
 @pytest.mark.parametrize("name", ["digits", "fashion_mnist"])
@@ -88,23 +88,23 @@ def test_a_recorded_network_stands_for_its_own_configuration_once(name: str) -> 
     assert found.errors.shape == found.seconds.shape
     assert networks.height >= 200
     assert not np.isnan(found.errors).any()
-    ranges = table.space.space.ranges
+    ranges = table.dimensions.space.ranges
     for network in (5, 17, 3):
         row = networks.row(network, named=True)
         given = {key: int(row[key]) if str(row[key]).isdigit() else row[key] for key in ranges}
-        values = table.space.encode(given)
+        values = table.dimensions.encode(given)
         assert table.nearest(values) == network
         assert table.nearest(values) != network
 
 
 def test_the_simulated_search_decides_as_the_scheduler_alone() -> None:
     _, found, table = table_of("digits")
-    searcher = searchers.Ablate(study_of("digits", 1, rule="asha"), found)
+    searcher = simulated.OfStudy(study_of("digits", 1, rule="asha"), found)
     rule = Asha(reduction=3, min_epochs=3)
     answers = []
 
     def propose(number: int) -> int | None:
-        network = table.nearest(searcher.propose(number)) if number < 12 else None
+        network = table.nearest(searcher.ask(number)) if number < 12 else None
         if network is not None:
             searcher.start(number, network)
         return network

@@ -16,6 +16,7 @@ from ablate.engine.models.layers import (
     Triangle,
     add_prefix,
     affine,
+    shifted,
     softmax,
     under,
     unit_gain,
@@ -141,7 +142,7 @@ class Attention(nn.Module):
             key = self.key(x)
             return key, key
         if form == "collapsed":
-            return self.query_key(x), _shift(x, self.key_bias)
+            return self.query_key(x), shifted(x, self.key_bias)
         if form == "mirrored":
             return _times(x, self.query_key_triangle.symmetric()), x
         key = _times(x, self.query_key_triangle.lower())
@@ -279,12 +280,6 @@ def apply_mask(similarity: Tensor, mask: Tensor, *, like: Tensor, heads: int) ->
         return similarity.masked_fill(~mask, lowest)
     per_head = similarity.view(*like.shape[:-2], heads, *similarity.shape[1:])
     return per_head.masked_fill(~mask, lowest).view(similarity.shape)
-
-
-def _shift(x: Tensor, bias: Tensor | None) -> Tensor:
-    if bias is None:
-        return x
-    return x + (bias if bias.dim() == 1 else bias[:, None, None, :])
 
 
 def _times(x: Tensor, matrix: Tensor) -> Tensor:

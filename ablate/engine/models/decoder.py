@@ -38,11 +38,11 @@ class CrossAttention(nn.Module):
         super().__init__()
         width, self.heads = config.width, config.heads
         self.scale = 1.0 / math.sqrt(width // config.heads)
-        everywhere, chosen = config.bias == "all", config.bias if isinstance(config.bias, tuple) else ()
-        self.query = Projection(width, width, bias=everywhere or "query" in chosen)
-        self.key = Projection(width, width, bias=everywhere or "key" in chosen)
-        self.value = Projection(width, width, bias=everywhere or "value" in chosen)
-        self.output = Projection(width, width, bias=everywhere or "output" in chosen)
+        biases = config.cross_biases()
+        self.query = Projection(width, width, bias="query" in biases)
+        self.key = Projection(width, width, bias="key" in biases)
+        self.value = Projection(width, width, bias="value" in biases)
+        self.output = Projection(width, width, bias="output" in biases)
 
     def memory(self, source: Tensor, visible: Tensor | None) -> Memory:
         """Return keys and values of the source."""

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ablate.engine.models.layers import Draw, Projection
+from ablate.engine.models.layers import Draw, Projection, shifted
 
 
 class Lookup(Projection):
@@ -17,10 +17,7 @@ class Lookup(Projection):
 
     def forward(self, ids: Tensor) -> Tensor:
         """Return row `ids` of W, plus b."""
-        rows = _looked_up(ids, self.weight)
-        if self.bias is None:
-            return rows
-        return rows + (self.bias if self.bias.dim() == 1 else self.bias[:, None, None, :])
+        return shifted(_looked_up(ids, self.weight), self.bias)
 
     def initial(self, draw: Draw, *, gain: float = 1.0) -> dict[str, Tensor]:
         """Return initial values: a zero bias and rows of mean square `gain`^2; a one-hot vector has one entry."""

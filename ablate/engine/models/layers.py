@@ -47,6 +47,13 @@ def unit_gain(draw: Draw, path: str, inputs: int, outputs: int) -> Tensor:
     return draw(path, (inputs, outputs)) / math.sqrt(inputs)
 
 
+def shifted(x: Tensor, bias: Tensor | None) -> Tensor:
+    """Return x [*R, B, T, N] plus a bias [N] or [R, N], if there is one."""
+    if bias is None:
+        return x
+    return x + (bias if bias.dim() == 1 else bias[:, None, None, :])
+
+
 def affine(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return x W + b [R, ..., N] of x [R, ..., K], weight [R, K, N] and bias [R, N]."""
     apply = _product_on_gpu if x.device.type == "cuda" else product

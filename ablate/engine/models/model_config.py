@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -91,6 +91,10 @@ class ModelConfig(Frozen):
             return allowed
         return () if self.bias == "none" else tuple(name for name in allowed if name in self.bias)
 
+    def cross_biases(self) -> tuple[Projection, ...]:
+        """Return the projections of an attention to the source that carry a bias; it has all four in every form."""
+        return get_args(Projection) if self.bias == "all" else () if self.bias == "none" else self.bias
+
 
 def impossible(config: ModelConfig) -> list[str]:
     """Return why `config` cannot be built, one sentence per reason (design table of the axes); empty if it can."""
@@ -111,7 +115,7 @@ def impossible(config: ModelConfig) -> list[str]:
                 f"bias={wrong[0]} does not exist with similarity={config.similarity}, value={config.value}"
                 f" (possible: {', '.join(allowed) or 'none'})"
             )
-    if config.position != "none" and config.position == "sinusoidal" and config.width % 2:
+    if config.position == "sinusoidal" and config.width % 2:
         faults.append(f"position=sinusoidal needs an even width, got width={config.width}")
     return faults
 

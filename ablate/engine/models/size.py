@@ -72,5 +72,5 @@ def _block_products(config: ModelConfig, tokens: int) -> int:
 
 def _cross_weights(config: ModelConfig) -> int:
     """Return the weights of an attention to the source and its norm; every variant has all four matrices."""
-    biases = 4 if config.bias == "all" else 0 if config.bias == "none" else len(set(config.bias))
+    biases = len(set(config.cross_biases()))
     return 4 * config.width**2 + biases * config.width + (0 if config.norm == "none" else 2 * config.width)

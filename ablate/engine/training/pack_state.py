@@ -92,7 +92,6 @@ class Common:
     judged: bool
     lined: list[Trained] = field(default_factory=list)
     test: Samples | None = None
-    test_digest: str = ""
 
     @staticmethod
     def of(
@@ -162,13 +161,12 @@ class Common:
         group = self.group
         if self.test is None:
             self.test = test_part(self.data, trial.config, device=group.device, dtype=group.dtype)
-            self.test_digest = self.test.digest()
         test, each = self.test.shared(len(trial.config.seeds)), SampleMeans(group.pad)
         found = self._evaluated(trial, test, trial.rows, between, each=each)
         found |= self.corpus(trial, test, "test", between)
         values = {f"test_{name}": value for name, value in each.values().items()}
         if (place := trial.progress.place) is not None:
-            keep_samples(place, trial.progress.attempt, SampleValues(values=values, split=self.test_digest))
+            keep_samples(place, trial.progress.attempt, SampleValues(values=values, split=self.test.digest))
         return {f"test_{name}": value for name, value in found.items()}
 
     def corpus(self, trial: Trained, samples: Samples, part: str, between: Between) -> dict[str, Tensor]:

@@ -44,7 +44,7 @@ def never() -> bool:
 class Stopwatch:
     """Adds up the seconds between `start` and `stop`, without those of a `stopped` block."""
 
-    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._total = 0.0
         self._since: float | None = None
@@ -57,10 +57,9 @@ class Stopwatch:
         """Start the clock."""
         self._since = self._now()
 
-    def stop(self) -> float:
-        """Stop the clock and return its seconds."""
+    def stop(self) -> None:
+        """Stop the clock."""
         self._total, self._since = self.seconds(), None
-        return self._total
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
@@ -70,10 +69,6 @@ class Stopwatch:
         yield
         if runs:
             self.start()
-
-    def set(self, seconds: float) -> None:
-        """Stop the clock at `seconds`."""
-        self._total, self._since = seconds, None
 
 
 class Counted:

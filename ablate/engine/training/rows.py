@@ -162,15 +162,6 @@ class ReplicaGroup:
         """Return the learning rate of every row's last step, float64 [R]."""
         return self.settings.rate((self.state.step - 1).clamp(min=0))[:, 0]
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Return all tensors that a resumed run needs (see Layout.tensors)."""
-        return self.layout.tensors(self.state)
-
-    def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Load the result of `tensors()`; raise CheckpointError if it is of another model."""
-        self.layout.restore(self.state, tensors)
-        self.factors = StepFactors(self.layout.optimizer, self.settings, self.dtype)
-
 
 def _install(module: nn.Module, values: Mapping[str, nn.Parameter]) -> None:
     """Replace a module's parameters permanently by rows, as functional_call would at every call."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -76,8 +77,9 @@ class Samples:
         """Return these samples, which are the same for every replicate, for `rows` replicates."""
         return replace(self, index=self.index[:1].expand(rows, -1))
 
+    @cached_property
     def digest(self) -> str:
-        """Return a SHA-256 of the first replicate's targets and inputs, in order; without the inputs of a Stream."""
+        """A SHA-256 of the first replicate's targets and inputs, in order; without the inputs of a Stream."""
         found = hashlib.sha256()
         for values in (self.targets, self.inputs):
             if not isinstance(values, Tensor):

@@ -19,30 +19,39 @@ ROUNDING = 1e-5  # of the largest number of a network; float32 rounds by 1e-7 at
 NEAR: dict[str, Any] = {"rtol": 1e-12, "atol": 1e-12}
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_rows_equal_plain_runs_and_vmap(variant: str) -> None:
-    modules = [model(seed, **VARIANTS[variant]) for seed in range(REPLICAS)]
+def check_rows(modules: list[torch.nn.Module], x: Any) -> None:
+    """Assert that scores and gradients at once are those of plain runs, and of torch's vmap."""
     rows = {n: torch.stack([dict(m.named_parameters())[n].detach() for m in modules]) for n in modules[0].state_dict()}
-    x, targets = normal(REPLICAS, BATCH, SHAPE.tokens, SHAPE.features), normal(REPLICAS, BATCH, SHAPE.outputs, seed=1)
     leaves = {name: value.clone().requires_grad_() for name, value in rows.items()}
     scores = functional_call(modules[0], leaves, (x,))
-    ((scores - targets) ** 2).sum().backward()
+    scores.square().sum().backward()
 
-    def loss(weights: dict[str, torch.Tensor], x_btf: torch.Tensor, t_bm: torch.Tensor) -> torch.Tensor:
-        squared: torch.Tensor = ((functional_call(modules[0], weights, (x_btf,)) - t_bm) ** 2).sum()
+    def loss(weights: dict[str, torch.Tensor], own: Any) -> torch.Tensor:
+        squared: torch.Tensor = functional_call(modules[0], weights, (own,)).square().sum()
         return squared
 
-    mapped_scores = vmap(lambda w, x_btf: functional_call(modules[0], w, (x_btf,)))(rows, x)
-    mapped = vmap(grad(loss))(rows, x, targets)
+    mapped_scores = vmap(lambda weights, own: functional_call(modules[0], weights, (own,)))(rows, x)
+    mapped = vmap(grad(loss))(rows, x)
     torch.testing.assert_close(scores, mapped_scores, **NEAR)
     for replica, module in enumerate(modules):
-        plain = module(x[replica])
-        ((plain - targets[replica]) ** 2).sum().backward()
+        plain = module(chosen(x, replica))
+        plain.square().sum().backward()
         torch.testing.assert_close(scores[replica], plain, **NEAR)
         for name, parameter in module.named_parameters():
             size = 1e-12 * max(1.0, float(parameter.grad.abs().max()))
             torch.testing.assert_close(leaves[name].grad[replica], parameter.grad, rtol=0, atol=size)
             torch.testing.assert_close(mapped[name][replica], parameter.grad, rtol=0, atol=size)
+
+
+def chosen(x: Any, rows: int | list[int]) -> Any:
+    """Return the inputs of some replicates."""
+    return tuple(part[rows] for part in x) if isinstance(x, tuple) else x[rows]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_rows_equal_plain_runs_and_vmap(variant: str) -> None:
+    modules = [model(seed, **VARIANTS[variant]) for seed in range(REPLICAS)]
+    check_rows(modules, normal(REPLICAS, BATCH, SHAPE.tokens, SHAPE.features))
 
 
 def rows_of(module: torch.nn.Module, count: int) -> dict[str, torch.Tensor]:
@@ -178,21 +187,7 @@ def given(shape: InputShape, *rows: int) -> Any:
 def test_rows_of_texts_and_sets_equal_plain_runs_and_vmap(kind: str, variant: str) -> None:
     shape = OTHER_SHAPES[kind]
     modules = [model(seed, shape=shape, **OTHER_VARIANTS[variant]) for seed in range(REPLICAS)]
-    rows = {n: torch.stack([dict(m.named_parameters())[n].detach() for m in modules]) for n in modules[0].state_dict()}
-    leaves = {name: value.clone().requires_grad_() for name, value in rows.items()}
-    x = given(shape, REPLICAS)
-    scores = functional_call(modules[0], leaves, (x,))
-    scores.square().sum().backward()
-    mapped = vmap(lambda w, one: functional_call(modules[0], w, (one,)))(rows, x)
-    torch.testing.assert_close(scores, mapped, **NEAR)
-    for replica, module in enumerate(modules):
-        own = tuple(part[replica] for part in x) if isinstance(x, tuple) else x[replica]
-        plain = module(own)
-        plain.square().sum().backward()
-        torch.testing.assert_close(scores[replica], plain, **NEAR)
-        for name, parameter in module.named_parameters():
-            size = 1e-12 * max(1.0, float(parameter.grad.abs().max()))
-            torch.testing.assert_close(leaves[name].grad[replica], parameter.grad, rtol=0, atol=size)
+    check_rows(modules, given(shape, REPLICAS))
 
 
 @pytest.mark.parametrize("kind", OTHER_SHAPES)
@@ -200,14 +195,11 @@ def test_a_replica_of_texts_or_sets_does_not_depend_on_its_neighbours(kind: str)
     """Bit for bit, in scores and in gradients: alone, and in another slot."""
     shape = OTHER_SHAPES[kind]
     module = model(0, shape=shape, diagonal="normalised", pair_position=3, mlp=10).float()
-    rows = {n: torch.stack([p.detach() * (1 + 0.1 * r) for r in range(4)]) for n, p in module.named_parameters()}
-    x = given(shape, 4)
+    rows, x = rows_of(module, 4), given(shape, 4)
+    x = x.float() if shape is SET else x
 
     def run(slots: list[int]) -> list[torch.Tensor]:
-        leaves = {n: v[slots].requires_grad_() for n, v in rows.items()}
-        chosen = tuple(part[slots] for part in x) if isinstance(x, tuple) else x[slots]
-        scores = functional_call(module, leaves, (chosen.float() if shape is SET else chosen,))
-        return [scores.detach(), *torch.autograd.grad(scores.square().sum(), list(leaves.values()))]
+        return scores_and_gradients(module, {n: v[slots] for n, v in rows.items()}, chosen(x, slots))
 
     together, alone, moved = run([0, 1, 2, 3]), run([2]), run([2, 0])
     assert all(torch.equal(all_of[2], one[0]) for all_of, one in zip(together, alone, strict=True))

@@ -205,10 +205,6 @@ class TestLookup:
         with pytest.raises(RegistryError, match="Did you mean 'mnist'"):
             load_task(entry(task="minst"))
 
-    def test_what_is_built_must_be_a_task(self) -> None:
-        with pytest.raises(RegistryError, match="built OrderedDict, which has no shape, check, load, loss, metrics"):
-            load_task(entry(task="collections:OrderedDict"))
-
     @pytest.mark.parametrize(
         ("field", "value"), [("image_size", 8), ("path", "x"), ("options", {"a": 1}), ("length", 5)]
     )

@@ -10,7 +10,8 @@ import pytest
 
 from ablate.base.errors import PausedError
 from ablate.engine.training import checkpoint
-from support.paused import IMAGES, STEPS, Asked, load_network, said, train
+from support.paused import IMAGES, STEPS, Asked, said, train
+from support.trials import with_training
 
 
 def files_of(place: Path, attempts: Sequence[int]) -> dict[str, bytes]:
@@ -21,7 +22,7 @@ def files_of(place: Path, attempts: Sequence[int]) -> dict[str, bytes]:
 @pytest.mark.parametrize("begun", [0, 1, 2])
 def test_an_attempt_that_was_given_up_and_comes_back_changes_nothing(tmp_path: Path, begun: int) -> None:
     """The first attempt does an epoch after everything that the second does, and at last goes on to its end."""
-    config = load_network(IMAGES, epochs=4)
+    config = with_training(IMAGES, epochs=4)
     whole = {report.epoch: said(report) for report in train(config)}
     stale = train(config, checkpoints=tmp_path, attempt=1)
     told = {report.epoch: said(report) for report in islice(stale, begun)}
@@ -49,7 +50,7 @@ def copied(place: Path, name: str) -> Path:
 
 @pytest.mark.parametrize("at", [0, 2, STEPS + 2])
 def test_an_attempt_that_wakes_in_the_middle_of_an_epoch_changes_nothing(tmp_path: Path, at: int) -> None:
-    config = load_network(IMAGES, epochs=3)
+    config = with_training(IMAGES, epochs=3)
     whole = [said(report) for report in train(config)]
     frozen, told = Asked(at), list[tuple[object, ...]]()
 

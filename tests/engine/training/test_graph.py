@@ -145,7 +145,7 @@ def test_other_batches_rows_or_factors_are_recorded_anew() -> None:
     assert run(8) == (1, 2)
     group.give_generators([torch.Generator(group.device).manual_seed(key) for key in range(3)])
     assert run(8) == (1, 2)
-    group.restore(group.tensors())
+    group.take(group.state, group.settings)
     assert run(8) == (1, 2)
     other = new_group()
     group.take(other.state, other.settings)

@@ -14,22 +14,15 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from ablate.core.trial import TrialConfig
-from ablate.engine.models.model_config import InputShape, ModelConfig
+from ablate.engine.models.model_config import ModelConfig
 from ablate.engine.tasks import Data
-from ablate.engine.training import pack_state, predictor, train
+from ablate.engine.training import predictor, train
 from ablate.engine.training.family import family
 from ablate.engine.training.order import epoch_order
 from ablate.engine.training.splits import split
 from ablate.engine.training.train_config import TrainConfig
 from support.entries import entry
-from support.small_training import (
-    DROPPED,
-    SAMPLES,
-    TEST_SAMPLES,
-    numbers,
-    stripes,
-    trial,
-)
+from support.small_training import DROPPED, SAMPLES, TEST_SAMPLES, numbers, poison, stripes, trial
 from support.trials import with_training
 
 
@@ -167,14 +160,8 @@ def test_fewer_samples_than_a_batch_make_one_small_batch() -> None:
 
 
 def test_a_diverged_replicate_is_reported_and_leaves_the_other_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn = pack_state.initial_weights
-
-    def poisoned(config: TrialConfig, shape: InputShape, *, replicate: int) -> dict[str, Tensor]:
-        weights = drawn(config, shape, replicate=replicate)
-        return {name: w * torch.nan if replicate == 1 else w for name, w in weights.items()}
-
     healthy = list(train(trial(seeds=(3,))))
-    monkeypatch.setattr(pack_state, "initial_weights", poisoned)
+    poison(monkeypatch, 4)
     reports = list(train(trial()))
     assert [r.diverged for r in reports] == [(False, True)] * 4
     assert [r.metrics[0] for r in reports] == [r.metrics[0] for r in healthy]

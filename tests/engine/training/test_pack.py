@@ -13,12 +13,11 @@ import torch
 
 from ablate.base.errors import CheckpointDownError, CheckpointError, DataError, PausedError, RequestError
 from ablate.base.files import Place
-from ablate.core.config import TaskConfig
 from ablate.core.trainable import Member
 from ablate.core.trial import Report, TrialConfig
 from ablate.engine.models.model_config import ModelConfig
 from ablate.engine.tasks import Data, load_task
-from ablate.engine.training import checkpoint, pack_state, train
+from ablate.engine.training import checkpoint, train
 from ablate.engine.training.group_key import group_key
 from ablate.engine.training.pack import TrialPack
 from ablate.engine.training.progress import Cadence, never
@@ -27,9 +26,8 @@ from ablate.engine.training.train_config import Schedule, TrainConfig
 from ablate.engine.training.transformer import Transformer
 from support.entries import entry
 from support.paused import EVERY_STEP, Asked, said, weights
-from support.small_training import SHAPE, stripes, trial
-from support.text_cases import PAIR_SHAPE, TEXT_SHAPE, Texts
-from support.text_cases import texts as padded_texts
+from support.small_training import SHAPE, poison, stripes, trial
+from support.text_cases import PAIR_SHAPE
 from support.text_cases import trial as text_trial
 from support.trials import with_model, with_training
 
@@ -41,22 +39,6 @@ VARIED: tuple[tuple[tuple[int, ...], dict[str, Any]], ...] = (
     ((8,), {"epochs": 1, "epsilon": 1e-4, "label_smoothing": 0.3}),
     ((9, 3), {"epochs": 4, "report_every": 3, "schedule": Schedule(name="multistep"), "beta2": 0.9}),
 )
-
-
-def build_windows(config: TaskConfig) -> Texts:
-    return Texts(TEXT_SHAPE.model_copy(update={"window": 7}), windows())
-
-
-def build_padded(config: TaskConfig) -> Texts:
-    return Texts(TEXT_SHAPE, padded_texts())
-
-
-def windows() -> Data:
-    text = torch.randint(1, TEXT_SHAPE.outputs, (150,), generator=torch.Generator().manual_seed(0))
-    inputs, targets = text[:-1].unfold(0, 7, 1), text[1:].unfold(0, 7, 1)
-    return Data(
-        train_inputs=inputs, train_targets=targets, test_inputs=inputs, test_targets=targets, ids=True, window=7
-    )
 
 
 SMALL = {"batch_size": 32, "learning_rate": 1e-2, "label_smoothing": 0.05}
@@ -91,8 +73,8 @@ CASES: dict[str, list[TrialConfig]] = {
             task=entry(task="digits", patch=(2, 4), train_limit=150, share=0.3),
         )
     ),
-    "windows of a text": family_of(replace(BASE, task=entry(task=f"{__name__}:build_windows")), **NO_SMOOTHING),
-    "padded texts": family_of(replace(BASE, task=entry(task=f"{__name__}:build_padded")), **NO_SMOOTHING),
+    "windows of a text": family_of(replace(BASE, task=entry(task="support.text_cases:build_windows")), **NO_SMOOTHING),
+    "padded texts": family_of(replace(BASE, task=entry(task="support.text_cases:build_texts")), **NO_SMOOTHING),
     "fewer samples than a batch": family_of(replace(PLAIN, task=BASE.task.model_copy(update={"train_limit": 32}))),
 }
 
@@ -216,13 +198,7 @@ def test_trials_join_leave_and_diverge_and_the_others_do_not_notice(tmp_path: Pa
 
 
 def test_a_seed_that_diverges_is_frozen_as_it_is_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn = pack_state.initial_weights
-
-    def poisoned(config: TrialConfig, shape: Any, *, replicate: int) -> dict[str, torch.Tensor]:
-        weights = drawn(config, shape, replicate=replicate)
-        return {name: w * torch.nan if config.seeds[replicate] == 6 else w for name, w in weights.items()}
-
-    monkeypatch.setattr(pack_state, "initial_weights", poisoned)
+    poison(monkeypatch, 6)
     alone = Alone(tmp_path / "alone")
     check(packed(DROPPED, tmp_path), DROPPED, tmp_path, alone)
     assert alone(DROPPED[2])[0][-1][2] == (False, True, False)

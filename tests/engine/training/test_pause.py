@@ -24,11 +24,12 @@ from ablate.engine.tasks.sets.anomaly_sets import SET, AnomalySets, members
 from ablate.engine.training import ReplicaGroup, checkpoint
 from ablate.engine.training.progress import Cadence
 from support.entries import entry
-from support.paused import DROPPED, IMAGES, SHORT, STEPS, Asked, load_network, paused_at, said, train, weights
-from support.small_training import SHAPE, Stripes, stripes
+from support.paused import IMAGES, SHORT, STEPS, Asked, paused_at, said, train, weights
+from support.small_training import DROPPED, SHAPE, Stripes, stripes
 from support.small_training import trial as image_trial
-from support.text_cases import TEXT_SHAPE, Texts, texts, translation
+from support.text_cases import texts, translation
 from support.text_cases import trial as text_trial
+from support.trials import with_training
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,37 +83,20 @@ def sets() -> Data:
     return Data(train_inputs=drawn, train_targets=drawn.places, test_inputs=drawn, test_targets=drawn.places)
 
 
-def build_windows(config: TaskConfig) -> Texts:
-    return Texts(TEXT_SHAPE, windows())
-
-
-def windows() -> Data:
-    text = torch.randint(1, TEXT_SHAPE.outputs, (140,), generator=torch.Generator().manual_seed(0))
-    length = TEXT_SHAPE.tokens
-    inputs, targets = text[:-1].unfold(0, length, 1), text[1:].unfold(0, length, 1)
-    return Data(
-        train_inputs=inputs, train_targets=targets, test_inputs=inputs, test_targets=targets, ids=True, window=length
-    )
-
-
-def own(config: TrialConfig, build: str) -> TrialConfig:
-    return replace(config, task=entry(task=f"{__name__}:{build}"))
-
-
 CASES: dict[str, tuple[TrialConfig, Callable[[], Data] | None]] = {
     "images": (image_trial(train=SHORT), None),
     "dropout": (IMAGES, None),
-    "bfloat16 and momentum": (load_network(IMAGES, precision="bfloat16", optimizer="sgd", momentum=0.9), None),
+    "bfloat16 and momentum": (with_training(IMAGES, precision="bfloat16", optimizer="sgd", momentum=0.9), None),
     "one replicate, confirmed": (replace(IMAGES, stage="confirm", seeds=(5,)), None),
-    "steps per epoch": (load_network(IMAGES, epochs=3, steps_per_epoch=2), None),
-    "a report every three epochs": (load_network(IMAGES, epochs=7, batch_size=64, report_every=3), None),
+    "steps per epoch": (with_training(IMAGES, epochs=3, steps_per_epoch=2), None),
+    "a report every three epochs": (with_training(IMAGES, epochs=7, batch_size=64, report_every=3), None),
     "fewer samples than a batch": (replace(IMAGES, task=IMAGES.task.model_copy(update={"train_limit": 20})), None),
     "a stream with augmentation": (IMAGES, noisy),
-    "sets": (own(load_network(IMAGES, batch_size=16), "build_sets"), sets),
+    "sets": (replace(with_training(IMAGES, batch_size=16), task=entry(task=f"{__name__}:build_sets")), sets),
     "texts": (text_trial("build_texts", model=DROPPED), texts),
-    "windows": (own(text_trial("", model=DROPPED, train=SHORT), "build_windows"), windows),
+    "windows": (text_trial("build_windows", model=DROPPED, train=SHORT), None),
     "pairs by length, judged": (text_trial("build_pairs", model=DROPPED), translation),
-    "all diverge": (load_network(IMAGES, learning_rate=1e35), None),
+    "all diverge": (with_training(IMAGES, learning_rate=1e35), None),
 }
 
 
@@ -258,14 +242,14 @@ def test_whether_to_pause_is_asked_at_once_and_then_by_the_clock(monkeypatch: py
     clock = Ticking(monkeypatch)
     asked: list[float] = []
     cadence = clock.cadence(ask_seconds=25.0)
-    list(train(load_network(IMAGES, epochs=4), pause=lambda: bool(asked.append(clock.now)), cadence=cadence))
+    list(train(with_training(IMAGES, epochs=4), pause=lambda: bool(asked.append(clock.now)), cadence=cadence))
     assert asked == [1000.0 + 30 * n for n in range(6)]  # 16 steps of 10 s
 
 
 @pytest.mark.services
 def test_a_kill_costs_at_most_the_time_between_two_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cadence = Ticking(monkeypatch).cadence(checkpoint_seconds=30.0)
-    config = load_network(IMAGES, epochs=3, report_every=3)
+    config = with_training(IMAGES, epochs=3, report_every=3)
     written: list[tuple[int, int]] = []
     write = checkpoint.write
 

@@ -154,4 +154,4 @@ def test_a_poisoned_row_never_steps() -> None:
     for x, y in data[:3]:
         group.step(x, y)
     assert group.state.step[:, 0].tolist() == [0, 3]
-    assert torch.equal(group.tensors()["weights.embedding.weight"][0], start[0]["embedding.weight"])
+    assert torch.equal(group.layout.tensors(group.state)["weights.embedding.weight"][0], start[0]["embedding.weight"])

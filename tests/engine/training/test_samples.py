@@ -131,8 +131,8 @@ def test_a_share_keeps_so_much_of_every_split_and_of_every_class(protocol: str) 
     ordered = replace(data, test_targets=data.test_targets[by_class], test_inputs=data.test_inputs[by_class])
     config = replace(image_trial(seeds=(3, 4)), protocol=protocol)
     whole, tenth = parts(ordered, config), parts(ordered, with_task(config, share=0.1))
-    load_network = whole.train.index.shape[1]
-    assert torch.equal(tenth.train.index, whole.train.index[:, : round(0.1 * load_network)])
+    trained = whole.train.index.shape[1]
+    assert torch.equal(tenth.train.index, whole.train.index[:, : round(0.1 * trained)])
     assert tenth.validation.index.shape[1] == round(0.1 * whole.validation.index.shape[1])
     test = opened(ordered, with_task(config, share=0.1), device=CPU, dtype=torch.float32)
     assert test.index.tolist() == [[0, 10, 20, 30]] * 2

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ablate.base.errors import TrialError
-from ablate.core.trial import TrialConfig
 from ablate.engine.models import build, initial_parameters
 from ablate.engine.models.model_config import InputShape, ModelConfig
 from ablate.engine.tasks import Data
@@ -22,6 +20,7 @@ from ablate.engine.training import ReplicaGroup, multipliers, pack_state, predic
 from ablate.engine.training.family import family
 from ablate.engine.training.train_config import TrainConfig
 from support import text_cases
+from support.small_training import DROPPED, poison
 from support.text_cases import (
     END,
     LONGEST,
@@ -36,9 +35,6 @@ from support.text_cases import (
     translation,
     trial,
 )
-from support.trials import with_model
-
-DROPPED = ModelConfig(width=8, depth=1, mlp=8, dropout=0.2)
 
 
 def inputs(shape: InputShape, targets: Tensor) -> Tensor | tuple[Tensor, Tensor]:
@@ -67,7 +63,7 @@ def test_a_step_takes_torchs_mean_over_the_targets_that_are_not_padding(shape: I
     group = ReplicaGroup(build(config, shape), start, [settings] * 3, schedules, loss=loss, pad=PAD)
     targets = random_targets(3, 5)
     _, losses = group.step(inputs(shape, targets), targets)
-    first = group.tensors()["first.head.weight"]
+    first = group.layout.tensors(group.state)["first.head.weight"]
     module = build(config, shape).double()
     for r in range(3):
         module.load_state_dict(start[r])
@@ -123,20 +119,6 @@ def test_a_replicate_is_bitwise_the_same_in_any_company(task: str, model: ModelC
         fewer = list(train(trial(task, model=model, seeds=seeds)))
         for place, seed in enumerate(seeds):
             assert [r.metrics[place] for r in fewer] == [r.metrics[seed - 3] for r in four]
-
-
-@pytest.mark.services
-@pytest.mark.parametrize("task", ["build_texts", "build_pairs"])
-def test_a_trial_with_dropout_goes_on_bit_for_bit(task: str, tmp_path: Path) -> None:
-    config = trial(task, model=DROPPED, train=TrainConfig(epochs=3, batch_size=16, learning_rate=1e-2))
-    whole = list(train(config))
-    for done in (1, 2):
-        list(islice(train(config, checkpoints=tmp_path / str(done)), done))
-        torch.randn(done)  # the global generator is elsewhere in another process
-        resumed = list(train(config, checkpoints=tmp_path / str(done)))
-        assert [r.metrics for r in resumed] == [r.metrics for r in whole[done - 1 :]]
-    plain = list(train(with_model(config, family(trial(task)).model)))
-    assert plain[0].metrics[0]["train_loss"] != whole[0].metrics[0]["train_loss"]
 
 
 def test_dropout_draws_anew_in_every_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,14 +177,8 @@ def test_a_small_translator_learns_to_write() -> None:
 
 
 def test_a_diverged_replicate_writes_nan_and_leaves_the_other_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn = pack_state.initial_weights
-
-    def poisoned(config: TrialConfig, shape: InputShape, *, replicate: int) -> dict[str, Tensor]:
-        weights = drawn(config, shape, replicate=replicate)
-        return {name: w * torch.nan if replicate == 1 else w for name, w in weights.items()}
-
     healthy = list(train(trial("build_pairs", seeds=(3,))))
-    monkeypatch.setattr(pack_state, "initial_weights", poisoned)
+    poison(monkeypatch, 4)
     reports = list(train(trial("build_pairs")))
     assert [r.metrics[0] for r in reports] == [r.metrics[0] for r in healthy]
     assert all(math.isnan(r.metrics[1]["val_exact"]) for r in reports)

@@ -76,8 +76,8 @@ def main() -> None:
     run()
 
 
-def count(trainer: str = "support.faults.counting:train") -> None:
-    """Make `trainer` the one that every command of this process uses."""
+def count(trainer: str | None = "support.faults.counting:train") -> None:
+    """Make `trainer` the one that every command of this process uses, None for the built-in one."""
     defaults = RunOptions.__init__.__kwdefaults__
     assert defaults is not None
     assert "trainer" in defaults

@@ -43,7 +43,7 @@ def at_call(name: str, signal_number: signal.Signals = signal.SIGKILL) -> None:
     setattr(drive, name, called)
 
 
-def after_the_last_trial(signal_number: signal.Signals = signal.SIGSTOP) -> None:
+def after_the_last_trial() -> None:
     """Let this process stop when its last trial is over and nothing is written yet."""
     from ablate.execution import LocalExecutor
 
@@ -51,20 +51,20 @@ def after_the_last_trial(signal_number: signal.Signals = signal.SIGSTOP) -> None
 
     def run(self: LocalExecutor, *arguments: Any, **options: Any) -> None:
         real(self, *arguments, **options)
-        os.kill(os.getpid(), signal_number)
+        os.kill(os.getpid(), signal.SIGSTOP)
 
     LocalExecutor.run = run  # type: ignore[method-assign]
 
 
-def within_a_checkpoint(number: int = 3, signal_number: signal.Signals = signal.SIGSTOP) -> None:
-    """Let this process stop when its `number`th checkpoint is written under a temporary name."""
+def within_a_checkpoint() -> None:
+    """Let this process stop when its third checkpoint is written under a temporary name."""
     real, names = Path.replace, list[str]()
 
     def replace(self: Path, target: Path) -> Path:
         if "epoch-" in Path(target).name:
             names.append(Path(target).name)
-            if len(names) == number:
-                os.kill(os.getpid(), signal_number)
+            if len(names) == 3:
+                os.kill(os.getpid(), signal.SIGSTOP)
         return real(self, target)
 
     Path.replace = replace  # type: ignore[method-assign, assignment]

@@ -13,10 +13,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ablate.driver.options import RunOptions
 from ablate.execution import tune_adapter
 from ablate.execution.worker import TrialActor
-from support.faults.counting import MORTAL, PACE, STEPS, append, number
+from support.faults.counting import MORTAL, PACE, STEPS, append, count, number
 
 
 def into(then: Callable[[], object] | None = None) -> None:
@@ -24,9 +23,7 @@ def into(then: Callable[[], object] | None = None) -> None:
 
     `then` puts a fault into it as well.
     """
-    defaults = RunOptions.__init__.__kwdefaults__
-    assert defaults is not None
-    defaults["trainer"] = None
+    count(None)
     tune_adapter.TrialActor = WatchedActor  # type: ignore[attr-defined]  # the name by which the executor finds it
     watch()
     if then is not None:

@@ -137,17 +137,14 @@ def _walk(top: Path, above: Mapping[Identity, Path]) -> tuple[list[Path], dict[P
             continue
         folders = [entry for entry in entries if _is_folder(entry)]
         left += map(Path, folders)
-        files += (Path(e) for e in entries if e not in folders and e.name[:1] != "." and _is_named_image(e.name))
+        named = (e for e in entries if e.name.lower().endswith(SUFFIXES) and not e.name.startswith("."))
+        files += (Path(entry) for entry in named if entry not in folders)
     return files, faults
 
 
 def _identity(place: Path) -> Identity:
     found = place.stat()
     return found.st_dev, found.st_ino
-
-
-def _is_named_image(name: str) -> bool:
-    return name.lower().endswith(SUFFIXES)
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

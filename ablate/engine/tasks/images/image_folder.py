@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image, UnidentifiedImageError
+from torch import Tensor
 
 from ablate.base.errors import DataError, RequestError
 from ablate.base.redaction import error_text
@@ -61,28 +62,18 @@ class ImageFolder(Classification):
 
     def shape(self, data_dir: Path | None) -> InputShape:
         """Return the model's input shape from file names and headers; raise as `check` does."""
-        folder = self.folder(data_dir)
-        listing = list_images(folder)
-        return input_shape(self._images(folder, listing), self.config.patch)
+        return input_shape(self._listed(data_dir)[2], self.config.patch)
 
     def check(self, data_dir: Path | None) -> None:
         """Decode every image once; raise DataError that lists all bad files, or says what the folder lacks."""
-        folder = self.folder(data_dir)
-        listing = list_images(folder)
-        images = self._images(folder, listing)
-        input_shape(images, self.config.patch)
-        _decode_all(folder, tuple(chain(*listing.files.values())), images)
+        self._decoded(data_dir)
 
     def load(self, data_dir: Path | None) -> Data:
         """Return all parts as uint8 patches; values 0 to 255 are mapped to -1 to 1 by a fixed rule.
 
         Mean and deviation of the images would include the images that are held out for validation.
         """
-        folder = self.folder(data_dir)
-        listing = list_images(folder)
-        images = self._images(folder, listing)
-        input_shape(images, self.config.patch)
-        pixels = _decode_all(folder, tuple(chain(*listing.files.values())), images)
+        listing, images, pixels = self._decoded(data_dir)
         counts = [len(files) for files in listing.files.values()]
         parts: dict[str, Split] = {
             part: (rows, torch.tensor(listing.targets[part], dtype=torch.int64))
@@ -117,6 +108,20 @@ class ImageFolder(Classification):
         if self.config.path is None:
             raise RequestError("task image_folder needs 'path': the folder that holds one subfolder per class")
         return data_folder(data_dir) / expanded(self.config.path)
+
+    def _decoded(self, data_dir: Path | None) -> tuple[Listing, ImageSet, Tensor]:
+        """Return what the folder holds, and all of its pixels."""
+        folder, listing, images = self._listed(data_dir)
+        input_shape(images, self.config.patch)
+        files, size = tuple(chain(*listing.files.values())), (images.height, images.width, images.channels)
+        pixels, faults = load_decoded(folder, files, size, _decode)
+        _refuse_bad(folder, [(path, fault) for path, fault in zip(files, faults, strict=True) if fault])
+        return listing, images, torch.from_numpy(pixels)
+
+    def _listed(self, data_dir: Path | None) -> tuple[Path, Listing, ImageSet]:
+        folder = self.folder(data_dir)
+        listing = list_images(folder)
+        return folder, listing, self._images(folder, listing)
 
     def _images(self, folder: Path, listing: Listing) -> ImageSet:
         headers = _headers(folder, tuple(chain(*listing.files.values())), listing.faults)
@@ -169,12 +174,6 @@ def _read_header(path: str) -> Header:
             return Header(size=(image.height, image.width), grey=image.mode in GREY_MODES)
     except BAD_IMAGE as error:
         return Header(fault=reason(error))
-
-
-def _decode_all(folder: Path, files: Sequence[Path], images: ImageSet) -> torch.Tensor:
-    pixels, faults = load_decoded(folder, files, (images.height, images.width, images.channels), _decode)
-    _refuse_bad(folder, [(path, fault) for path, fault in zip(files, faults, strict=True) if fault])
-    return torch.from_numpy(pixels)
 
 
 def _decode(path: Path, out: np.ndarray) -> str:

@@ -157,19 +157,16 @@ class ImageNet(StreamedTask):
         named = "; ".join(f"{path.relative_to(root)}: {fault}" for path, fault in list(faults.items())[:NAMED])
         more = f"; and {len(faults) - NAMED} more" if len(faults) > NAMED else ""
         state = f"is damaged ({named}{more})" if root.is_dir() else "does not exist"
-        return DataError(f"data set {self.nominal.name}: {root} {state}. {self._layout()}")
+        return DataError(
+            f"data set {self.nominal.name}: {root} {state}. It cannot be downloaded without an account at"
+            " image-net.org; lay it out as imagenet/train/<class>/*.JPEG and imagenet/val/<class>/*.JPEG"
+            " in the data folder (--data-dir, ABLATE_DATA)"
+        )
 
     def fetch(self, data_dir: Path | None) -> Path:
         """Return the folder if the data are complete; otherwise raise DataError that says how to get them."""
         self.check(data_dir)
         return self.location(data_dir)
-
-    def _layout(self) -> str:
-        return (
-            "It cannot be downloaded without an account at image-net.org; lay it out as"
-            " imagenet/train/<class>/*.JPEG and imagenet/val/<class>/*.JPEG in the data folder"
-            " (--data-dir, ABLATE_DATA)"
-        )
 
 
 def _annotations(root: Path) -> list[tuple[str, str]]:

@@ -25,12 +25,12 @@ import torch
 from ablate.base.errors import DataError
 from ablate.base.redaction import error_text
 from ablate.engine.models.model_config import InputShape
+from ablate.engine.tasks.archives import SILENCE_SECONDS
 from ablate.engine.tasks.base import Classification, Data, stratified_split
 from ablate.engine.tasks.folders import data_folder, not_downloaded, unreadable, unusable
 from ablate.engine.tasks.images.patches import ImageSet, Split, input_shape, patch_data
 from ablate.engine.tasks.task_config import ImageConfig
 
-SILENCE_SECONDS = 60.0  # a download fails when it receives no data for this long
 IMAGE_MAGIC, LABEL_MAGIC = 0x803, 0x801  # of idx files: unsigned bytes in three dimensions and in one
 MIDDLE = 8.0  # of the values 0 to 16 of digits
 SPLIT_KEY = "digits"  # a constant: every study holds out the same images

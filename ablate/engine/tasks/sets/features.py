@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import pickle
 import time
 from dataclasses import dataclass
@@ -13,12 +12,12 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from ablate.base.errors import DataError
-from ablate.base.files import new_file
+from ablate.base.files import DiskFolder
 from ablate.base.redaction import error_text
 from ablate.engine.tasks.folders import log_progress
 from ablate.engine.tasks.images.patches import Split
@@ -116,15 +115,10 @@ def extract(images: Tensor, weights: dict[str, Tensor], size: tuple[int, int], *
 def keep(path: Path, parts: dict[str, Features]) -> None:
     """Write `parts` to `path` atomically; raise DataError if that fails."""
     tensors = {f"{part}_{kind}": value for part, one in parts.items() for kind, value in vars(one).items()}
-    descriptor, scratch = new_file(path.parent, path.name)
-    os.close(descriptor)
     try:
-        save_file(tensors, scratch, metadata={"blake2b": _checksum(tensors)})
-        scratch.replace(path)
+        DiskFolder(path.parent).write(path.name, save(tensors, metadata={"blake2b": _checksum(tensors)}))
     except (OSError, SafetensorError) as error:
         raise DataError(f"features cannot be written to {path}: {error_text(error)}") from error
-    finally:
-        scratch.unlink(missing_ok=True)
 
 
 def kept(path: Path) -> dict[str, Features] | None:

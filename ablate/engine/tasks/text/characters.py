@@ -13,6 +13,7 @@ import torch
 
 from ablate.base.errors import DataError, RequestError
 from ablate.base.files import DiskFolder
+from ablate.engine.tasks.archives import SILENCE_SECONDS
 from ablate.engine.tasks.base import Data
 from ablate.engine.tasks.folders import data_folder, not_downloaded, unreadable, unusable
 from ablate.engine.tasks.task_config import SequenceConfig
@@ -26,7 +27,6 @@ TRAIN_CHARACTERS = int(0.9 * CHARACTERS)
 SYMBOLS = "\n !$&',-.3:;?ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 IDS = {symbol: i for i, symbol in enumerate(SYMBOLS)}
 LENGTH = 64  # the longest of the paper's 8, 32 and 64
-SILENCE_SECONDS = 60.0  # a download fails when it receives no data for this long
 
 
 class Characters(TextWindows):

@@ -1,4 +1,4 @@
-"""What benchmarks/everyday.py searches: recorded tables of whole learning curves, and training functions.
+"""What everyday.py and outside.py search: recorded tables, of whole learning curves or not, and training functions.
 
 A row of a recorded table stands for each proposed configuration: the nearest one that the search has not had. The
 searcher is told the settings of that row, because the noise of the nearest row would hide every difference otherwise.
@@ -23,11 +23,10 @@ from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.distributions import FloatDistribution as Float
 from optuna.distributions import IntDistribution as Int
-from outside import Recorded, tables
+from outside_tables import Recorded, tables
 from record import RESULTS
-from simulated_search import recorded
+from recorded_curves import Array, recorded
 
-Array = NDArray[np.float64]
 Space = Mapping[str, BaseDistribution]
 Ended = Sequence[tuple[int, Losses]]  # of each complete trial: the reports of all trials until its end, its last losses
 TREES = ("xgb_churn", "lgb_churn", "xgb_friedman", "lgb_friedman", "xgb_breast", "xgb_hard", "lgb_cover")
@@ -43,14 +42,19 @@ OTHERS = (
 WIDTHS = {"digits": (8, 32, 4, 2), "fashion_mnist": (8, 48, 8, 3)}  # of benchmarks/curves: width and its step, depth
 
 
-class Problem(Protocol):
-    """A space, and what a training of one of its configurations reports."""
+class Asked(Protocol):
+    """What every searcher is told beforehand; `start` are the settings that a library or script has."""
 
-    name: str
     space: Space
     steps: int
     objectives: int
     start: Settings | None
+
+
+class Problem(Asked, Protocol):
+    """A space, and what a training of one of its configurations reports."""
+
+    name: str
     references: Sequence[float]  # of the losses that are told, for several objectives
 
     def size(self, settings: Settings) -> int | None:
@@ -89,9 +93,7 @@ class Curves:
 
     def begin(self, wanted: Settings) -> tuple[Settings, Iterator[Losses]]:
         """Return the nearest row's settings and its reports; the row is used up."""
-        distance = np.where(self.free, ((self._places - place(self.space, wanted)) ** 2).sum(axis=1), np.inf)
-        row = int(distance.argmin())
-        self.free[row] = False
+        row = nearest(self._places, place(self.space, wanted), self.free)
         return self.settings[row], (tuple(each) for each in self.losses[row].tolist())
 
     @cached_property
@@ -113,13 +115,10 @@ class Curves:
         """
         points = np.array([losses for _, losses in ended]).reshape(-1, self.objectives)
         if self.objectives == 2:
-            return self._volume(points) / self._volume(self.losses[:, -1])
+            volumes = [moocore.hypervolume(each, ref=self.references) for each in (points, self.losses[:, -1])]
+            return float(volumes[0] / volumes[1])
         least, median = float(self.losses[:, -1].min()), self.references[0]
         return (float(points.min()) - least) / (median - least) if len(points) else 2.0
-
-    def _volume(self, points: Array) -> float:
-        inside = points[(points < self.references).all(axis=1)]
-        return float(moocore.hypervolume(inside, ref=np.array(self.references))) if len(inside) else 0.0
 
 
 @cache
@@ -129,7 +128,7 @@ def others(name: str) -> Recorded:
 
 
 def place(space: Space, values: Settings) -> Array:
-    """Return coordinates: numbers on [0, 1] of their range, 1 between two different choices."""
+    """Return coordinates: numbers on [0, 1] of their range (of its logarithm), 1 between two different choices."""
     parts: list[float] = []
     for name, own in space.items():
         if isinstance(own, CategoricalDistribution):
@@ -138,6 +137,13 @@ def place(space: Space, values: Settings) -> Array:
         low, high, value = (math.log(x) if own.log else x for x in (own.low, own.high, values[name]))  # type: ignore[attr-defined]
         parts.append((value - low) / (high - low))
     return np.array(parts)
+
+
+def nearest(places: Array, wanted: Array, free: NDArray[np.bool_]) -> int:
+    """Return the nearest of the rows that are `free`, by their places, and mark it as used."""
+    row = int(np.where(free, ((places - wanted) ** 2).sum(axis=1), np.inf).argmin())
+    free[row] = False
+    return row
 
 
 def curves(name: str, *, both: bool = False) -> Curves:
@@ -200,8 +206,12 @@ class Others:
     seed: int
     rows: list[int] = field(default_factory=list)
     steps: int = 1
-    objectives: int = 2
     start: Settings | None = None
+
+    @property
+    def objectives(self) -> int:
+        """How many losses a report has: that of a table without sizes has one."""
+        return len(self.references)
 
     @property
     def name(self) -> str:
@@ -226,8 +236,8 @@ class Others:
     def begin(self, wanted: Settings) -> tuple[Settings, Iterator[Losses]]:
         """Return the settings and one report."""
         self.rows.append(self.table.row(wanted))
-        error, cost = self.table.told(self.rows[-1], self.seed)
-        return wanted, iter([(math.log10(error) if self.table.is_log else error, cost)])
+        error, *cost = self.table.told(self.rows[-1], self.seed)
+        return wanted, iter([(math.log10(error) if self.table.is_log else error, *cost)])
 
     def score(self, ended: Ended) -> float:
         """Return the share of the table's hypervolume, by the means over the seeds, of the first trials."""
