@@ -18,9 +18,8 @@ from ablate.base.errors import RequestError, did_you_mean
 from ablate.base.plain_text import counted
 from ablate.base.redaction import error_text
 from ablate.core.objectives import is_higher_better, is_share, unknown_direction
-from ablate.results.comparison.compared_samples import Values
 from ablate.results.comparison.judged import FEWEST, judge_alone
-from ablate.results.comparison.runs import Paired
+from ablate.results.comparison.runs import Paired, Values
 from ablate.results.comparison.verdicts import CLAIMS, INCONCLUSIVE, against_margin, claims_of, p_above, refuted_by
 from ablate.results.comparison.words import sentence
 from ablate.results.rendering.numbers import capital, spell_metric

@@ -31,6 +31,6 @@ def comparison_fits(results: Results) -> dict[str, Fit]:
         ]
         counts = own[split].unique().to_list()
         fit = Fit(dataset=dataset, metric=metric, size=size, count=counts[0] if len(counts) == 1 else None)
-        known = fit_of(study, fit, listed, measured.samples.found)
+        known = fit_of(study, fit, listed, measured.samples)
         fits[dataset] = replace(known, barred="the study is scaled") if study.scale != 1 else known
     return fits

@@ -10,11 +10,10 @@ import polars as pl
 
 from ablate.base.plain_text import finite
 from ablate.core.objectives import SIZE_COLUMNS, given_for, on_test
-from ablate.results.comparison.compared_samples import Places
 from ablate.results.comparison.contrasts import JUDGED
 from ablate.results.comparison.design import columns, planned_rows
 from ablate.results.comparison.judged import Judged, judged
-from ablate.results.comparison.runs import Measured, Runs, collect, measure
+from ablate.results.comparison.runs import Measured, Places, Runs, collect, measure
 from ablate.results.comparison.tuning_budget import count_untuned
 from ablate.results.statistics.intervals import metric_interval
 from ablate.results.statistics.looks import compared_looks
@@ -133,7 +132,11 @@ def _known_before(study: Study, metric: str, column: str, variant: str) -> dict[
     return {
         "metric": metric,
         "column": column,
-        "kind": _kind(study, variant),
+        "kind": BASELINE
+        if variant == study.compared.baseline
+        else "placebo"
+        if study.is_placebo(variant)
+        else "variant",
         "variant": variant,
         "published": figure and figure.value,
         "note": figure.note if figure else "",
@@ -155,7 +158,7 @@ def _mean(runs: Runs, measured: Measured, metric: str, datasets: tuple[str, ...]
     """Return mean and interval of a row over the seeds that all its trials have."""
     places = measured.usable(runs.of(datasets, variant))
     seeds = measured.shared_seeds(places)
-    spread = measured.samples.spread(places, seeds)
+    spread = measured.spread(places, seeds)
     interval = metric_interval(metric, measured.seed_means(places)[seeds].tolist())
     if spread is not None:
         interval = sample_interval(metric, spread)
@@ -170,12 +173,6 @@ def _mean(runs: Runs, measured: Measured, metric: str, datasets: tuple[str, ...]
         "configurations": int(runs.complete[flat].sum()),
         "diverged": int(measured.lost[flat].any(axis=1).sum()),
     }
-
-
-def _kind(study: Study, variant: str) -> str:
-    if variant == study.compared.baseline:
-        return BASELINE
-    return "placebo" if study.is_placebo(variant) else "variant"
 
 
 def _size(runs: Runs, name: str, places: Places) -> float | None:

@@ -15,12 +15,6 @@ from ablate.study import VARIANT, Study
 ROW = ["dataset", "variant", "configuration"]
 
 
-def tuning_metric(study: Study) -> str:
-    """Return the metric that tuning optimises: the first compared one, on validation."""
-    assert study.tuning_metric is not None
-    return study.tuning_metric
-
-
 def tuning_trials_of(study: Study, trials: pl.DataFrame) -> pl.DataFrame:
     """Return the tuning trials of the data sets that run, with `configuration` in words and tuned `values` as JSON."""
     own = trials.filter(pl.col("stage") == "tune", pl.col("dataset").is_in(study.labels))
@@ -41,7 +35,7 @@ def tuning_scores(results: Results) -> pl.DataFrame:
     `score` is the seed's tuning metric, null if it is not finite. The metrics of constraints follow.
     """
     study, trials, reports = results.study, results.trials, results.reports
-    metric, own = tuning_metric(study), tuning_trials_of(study, trials).filter(pl.col("state") == "COMPLETE")
+    metric, own = study.tuning_objective.metric, tuning_trials_of(study, trials).filter(pl.col("state") == "COMPLETE")
     tuned = [name for name in study.tuned.names() if name in own.columns]
     score = pl.col(metric) if metric in reports.columns else pl.lit(None, pl.Float64())
     bounded = dict.fromkeys(each.metric for each in study.constraints if each.metric != metric)
@@ -66,7 +60,7 @@ def tuning_winners(study: Study, scores: pl.DataFrame) -> pl.DataFrame:
 
 def _column(study: Study, part: pl.DataFrame) -> Column:
     """Return the expression of a metric of `tuning_scores`, NaN where a run has none."""
-    named = {tuning_metric(study): "score"}
+    named = {study.tuning_objective.metric: "score"}
     unknown = pl.Series([math.nan] * part.height)
     return lambda metric: (
         part.get_column(named.get(metric, metric), default=unknown).cast(pl.Float64()).fill_null(math.nan).to_list()

@@ -13,7 +13,8 @@ from ablate.results.comparison.forest import forest_figures
 from ablate.results.comparison.next_step import next_step
 from ablate.results.comparison.rows import comparison, first_metric, judged_rows, verdicts
 from ablate.results.comparison.table import contrasts_grid, rows_grid
-from ablate.results.comparison.tuning import tuning_section, tuning_tables
+from ablate.results.comparison.tuning import CSV, tuning_section
+from ablate.results.comparison.tuning_budget import tuning_budget
 from ablate.results.comparison.words import next_text, sentences, shared_text, status_lines
 from ablate.results.front.curve_words import beside, fit_values
 from ablate.results.front.fitted import fits_table
@@ -30,12 +31,11 @@ MOST_ERRORS = 50
 
 def build(results: Results, *, live: bool = False) -> Page:
     """Return the page of a designed comparison, written for a folder or `live` for a server."""
-    study, table, of_tuning = results.study, comparison(results), tuning_tables(results)
-    drawn, fits = draw(results), comparison_fits(results)
+    study, table, drawn, fits = results.study, comparison(results), draw(results), comparison_fits(results)
+    of_tuning = {} if study.tune is None else {CSV: tuning_budget(results)}
     tables = {"comparison.csv": table, **of_tuning, "fits.csv": fits_table(fits.values()), "trials.csv": results.trials}
     by_stem = {figure.stem: figure for figure in drawn}
     sections = [_section(results, metric, by_stem) for metric in table["metric"].unique(maintain_order=True)]
-    tuning = tuning_section(study, of_tuning)
     failed = results.trials.filter(pl.col("state") == "FAIL")
     html = render_page(
         "comparison.html.j2",
@@ -46,7 +46,7 @@ def build(results: Results, *, live: bool = False) -> Page:
         **_answer(results),
         warnings=comparison_warnings(results),
         sections=sections,
-        tuning=tuning,
+        tuning=tuning_section(results),
         fits=[values for fit in fits.values() if (values := fit_values(fit))],
         beside=beside(fits.values()),
         errors=[_error(study, row) for row in failed.head(MOST_ERRORS).iter_rows(named=True)],
