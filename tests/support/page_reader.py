@@ -57,10 +57,9 @@ class Reader(HTMLParser):
 def draw_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Render pages without the figures' script and without pictures, which cost seconds."""
     monkeypatch.setattr(frame, "bundle", lambda: "")
-    monkeypatch.setattr(Figure, "inline", "")
-
-    for name in ("pdf", "svg"):
-        monkeypatch.setattr(frame, name, lambda figure: "")
+    monkeypatch.setattr(frame, "pdf", lambda figure: "")
+    for name in ("inline", "svg"):
+        monkeypatch.setattr(Figure, name, "")
 
 
 def printed(*lines: RenderableType, width: int = 80) -> str:

@@ -11,12 +11,11 @@ import scipy
 from numpy.typing import NDArray
 
 from ablate.results.statistics.adjustment import holm
-from ablate.results.statistics.intervals import Interval, metric_interval
+from ablate.results.statistics.intervals import LEVEL, Interval, metric_interval
 from ablate.results.statistics.looks import ERROR, share_of
 from ablate.results.statistics.studentized_range import range_quantile
 from ablate.results.statistics.two_way import Layout, lay_out
 
-LEVEL = 0.95
 FEWEST = 3  # seeds below which a best network's number is not corrected for being chosen
 PROJECTION = 0.005  # error spent on the simultaneous bounds of the best's interval (Andrews et al. 2024: a tenth)
 Verdict = Literal["best", "non-inferior", "worse", "not distinguished"]
@@ -73,18 +72,16 @@ def compare_with_best(values: Values, *, margin: float | None = None, look: int 
             mean=float(means[i] - means[best]),
             low=float(low[i]),
             high=float(high[i]),
-            verdict=_verdict(i == best, bool(fits[i]), float(high[i])),
+            verdict="best"
+            if i == best
+            else "non-inferior"
+            if fits[i]
+            else "worse"
+            if high[i] < 0
+            else "not distinguished",
         )
         for i in range(networks)
     )
-
-
-def _verdict(best: bool, fits: bool, high: float) -> Verdict:
-    if best:
-        return "best"
-    if fits:
-        return "non-inferior"
-    return "worse" if high < 0 else "not distinguished"
 
 
 def _errors(values: Values, found: Layout) -> Values:

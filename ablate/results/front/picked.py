@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ablate.base.plain_text import counted
 from ablate.core.objectives import is_cost
 from ablate.results.front.picking import Choice, NoChoice
-from ablate.results.rendering.numbers import count, equal_seeds, quantity
+from ablate.results.rendering.numbers import equal_seeds, quantity
 from ablate.results.statistics.intervals import Interval
 
 
@@ -17,10 +17,10 @@ def choice_lines(choice: Choice) -> Iterator[str]:
     n = counted(seeds, "seed")
     if choice.stage == "confirm":
         what = f"trial {row['trial']}, which confirms search trial {row['source']} on {n}; test split"
-        yield f"{choice.dataset}: {what}. Picked among {_networks(choice.among, 'confirmed')}."
+        yield f"{choice.dataset}: {what}. Picked among {counted(choice.among, 'confirmed network')}."
     else:
         what = f"search trial {row['trial']}, {n}; validation split"
-        yield f"{choice.dataset}: {what}. Picked among {_networks(choice.among, 'complete')}."
+        yield f"{choice.dataset}: {what}. Picked among {counted(choice.among, 'complete network')}."
         yield "Unconfirmed: it was searched by these numbers, so it looks better than it is."
     for metric, interval in choice.metrics.items():
         yield f"  {metric} {_interval(metric, interval)}"
@@ -37,10 +37,6 @@ def missed_line(choice: NoChoice) -> str:
         f"{bound.metric} {quantity(bound.metric, value)} (not {bound.text})" for bound, value in choice.missed
     )
     return f"{choice.dataset}: no network keeps the bounds. The nearest is trial {choice.row['trial']}: {missed}."
-
-
-def _networks(among: int, word: str) -> str:
-    return f"{count(among)} {word} network{'s' * (among != 1)}"
 
 
 def _interval(metric: str, interval: Interval) -> str:

@@ -21,7 +21,7 @@ from markupsafe import Markup
 from ablate import __version__
 from ablate.base.cache import cached_bytes
 from ablate.base.files import DiskFolder
-from ablate.results.rendering.drawing import PALETTES, Figure, pdf, svg
+from ablate.results.rendering.drawing import PALETTES, Figure, pdf
 from ablate.results.trials.tables import cannot_write, csv_text
 from ablate.study import Study
 
@@ -44,8 +44,8 @@ class Page:
         for name, table in self.tables.items():
             yield name, partial(csv_text, table)
         for figure in self.drawn:
-            for suffix, make in ((".svg", svg), (".pdf", pdf)):
-                yield f"{figure.stem}{suffix}", partial(make, figure)
+            yield f"{figure.stem}.svg", partial(getattr, figure, "svg")
+            yield f"{figure.stem}.pdf", partial(pdf, figure)
 
 
 def render_page(template: str, study: Study, drawn: Sequence[Figure], *, live: bool = False, **parts: Any) -> str:

@@ -42,7 +42,7 @@ def build(results: Results, *, live: bool = False, matters: Mapping[str, dict[st
         "fits.csv": fits_table(fits.values()),
         "importance.csv": importance_table({dataset: part["importances"] for dataset, part in matters.items()}),
     }
-    sections = [section(part, figures(study, part), matters[dataset]) for dataset, part in found.items()]
+    sections = [section(part, figures(part), matters[dataset]) for dataset, part in found.items()]
     drawn = [
         figure for part in sections for figure in (*part["figures"], part["matters"]["figure"]) if figure is not None
     ]
@@ -67,11 +67,7 @@ def find_matters(results: Results) -> dict[str, dict[str, Any]]:
 
 def draw(results: Results) -> list[Figure]:
     """Return the figures of the page."""
-    drawn = [
-        figure
-        for part in findings(results).values()
-        for figure in (*figures(results.study, part), what_matters(part)["figure"])
-    ]
+    drawn = [figure for part in findings(results).values() for figure in (*figures(part), what_matters(part)["figure"])]
     return [figure for figure in drawn if figure]
 
 

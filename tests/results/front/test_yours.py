@@ -213,7 +213,7 @@ def test_the_line_of_a_history_is_of_trials_that_keep_the_constraints() -> None:
     of = study_with(objectives=ONE, constraints=["params <= 2000"])
     values = {0: (900, 0.5), 1: (5000, 0.9), 2: (900, 0.4), 3: (1000, 0.6), 4: (1000, 0.55)}
     found = planted([(params, value, []) for params, value in values.values()], of)
-    figure = figures(of, Findings(found, "digits"))[0]
+    figure = figures(Findings(found, "digits"))[0]
     dots, line = (layer["data"]["values"] for layer in figure.spec["layer"])
     assert [(dot["size"], dot["quality"]) for dot in dots] == [
         (n, pytest.approx(100 * value)) for n, (_, value) in values.items()
