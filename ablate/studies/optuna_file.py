@@ -72,7 +72,7 @@ def real_distribution(spec: Range) -> BaseDistribution:
     Choices that Python takes for equal, such as 1 and true, are written as JSON.
     """
     if isinstance(spec, Choices):
-        return CategoricalDistribution(tuple(_choice(spec, value) for value in spec.choices))
+        return CategoricalDistribution(tuple(real_value(spec, value) for value in spec.choices))
     if isinstance(spec, FloatRange) and spec.step is not None and (spec.count() or 1) > 1:
         return FloatDistribution(spec.bounds[0], spec.at((spec.count() or 1) - 1), step=spec.step)
     return distribution_of(spec)
@@ -80,11 +80,7 @@ def real_distribution(spec: Range) -> BaseDistribution:
 
 def real_value(spec: Range, value: Any) -> Any:
     """Return a setting's value as `real_distribution` writes it."""
-    return _choice(spec, value) if isinstance(spec, Choices) else value
-
-
-def _choice(spec: Choices, value: Any) -> Any:
-    return value if len(set(spec.choices)) == len(spec.choices) else json.dumps(value)
+    return json.dumps(value) if isinstance(spec, Choices) and len({*spec.choices}) < len(spec.choices) else value
 
 
 def _add_study(storage: RDBStorage, study: Study, dataset: str, found: Stored) -> str:

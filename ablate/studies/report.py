@@ -26,8 +26,7 @@ from ablate.study import Study
 def rebuild(name: str, locations: Locations) -> tuple[Study, Path]:
     """Write tables and report of study `name` from its record; return the study and the page's path."""
     found = _read(name, locations)
-    home = locations.make_home(name)
-    return found.study, write_results(found.study, with_files(found.snapshot, locations), home)
+    return found.study, write_results(found.study, found.snapshot, locations.make_home(name))
 
 
 def writing_text(name: str) -> str:
@@ -39,9 +38,7 @@ def write_paper(
     name: str, locations: Locations, columns: Sequence[str] = (), names: Mapping[str, str] | None = None
 ) -> Path:
     """Write report/table.tex of study `name`, its table for a paper (`paper`); return the file's path."""
-    found = _read(name, locations)
-    snapshot = with_files(found.snapshot, locations)
-    text = paper(Results.of(cover_datasets(found.study, snapshot.trials), snapshot), columns, names)
+    text = paper(_read(name, locations).results, columns, names)
     folder = locations.make_home(name) / "report"
     try:
         DiskFolder(folder).write("table.tex", text.encode())
@@ -55,7 +52,7 @@ def _read(name: str, locations: Locations) -> Stored:
     with open_ledger(name, locations) as ledger:
         found = Stored.of(ledger, name)
         refuse_other_ledger(locations.home(name), name, ledger, locations)
-    return found
+    return replace(found, snapshot=with_files(found.snapshot, locations))
 
 
 def write_results(study: Study, snapshot: Snapshot, home: Path) -> Path:

@@ -221,7 +221,9 @@ def _client(uri: str) -> Any:
             " (sqlite:////FOLDER/mlflow.db) or a server (http://…) by --tracking-uri"
         )
     elif dialect(uri) in DATABASES:
-        _must_answer(uri)
+        from sqlalchemy import NullPool, create_engine
+
+        create_engine(uri, poolclass=NullPool).connect().close()  # MLflow itself would try to connect for 100 s
     return mlflow.MlflowClient(tracking_uri=for_mlflow(uri))
 
 
@@ -252,11 +254,3 @@ def _create_sqlite(file: Path) -> None:
             return  # another process was faster
         except OSError:  # a file system without hard links
             os.replace(made, file)
-
-
-def _must_answer(uri: str) -> None:
-    # MLflow itself would try to connect for 100 s.
-    from sqlalchemy import NullPool, create_engine
-
-    with create_engine(uri, poolclass=NullPool).connect():
-        return

@@ -108,13 +108,10 @@ def comparison(results: Results) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=COLUMNS)
 
 
-def as_values(table: pl.DataFrame) -> list[dict[str, Any]]:
-    """Return rows of `comparison` as plain values (docs/json.md)."""
-    rows = table.to_dicts()
-    for row in rows:
-        for name in ("claims", "refuted"):
-            row[name] = None if row[name] is None else list(filter(None, row[name].split(", ")))
-    return rows
+def as_values(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row of `comparison` as plain values (docs/json.md)."""
+    lists = {name: row[name] and [*filter(None, row[name].split(", "))] for name in ("claims", "refuted")}
+    return {**row, **lists}
 
 
 @once
@@ -129,14 +126,11 @@ def _known_before(study: Study, metric: str, column: str, variant: str) -> dict[
     """Return the fields of a cell that follow from the study file alone."""
     published = study.compared.published
     figure = published.get(metric, {}).get(column, {}).get(variant)
+    kind = "placebo" if study.is_placebo(variant) else "variant"
     return {
         "metric": metric,
         "column": column,
-        "kind": BASELINE
-        if variant == study.compared.baseline
-        else "placebo"
-        if study.is_placebo(variant)
-        else "variant",
+        "kind": BASELINE if variant == study.compared.baseline else kind,
         "variant": variant,
         "published": figure and figure.value,
         "note": figure.note if figure else "",

@@ -72,16 +72,18 @@ def compare_with_best(values: Values, *, margin: float | None = None, look: int 
             mean=float(means[i] - means[best]),
             low=float(low[i]),
             high=float(high[i]),
-            verdict="best"
-            if i == best
-            else "non-inferior"
-            if fits[i]
-            else "worse"
-            if high[i] < 0
-            else "not distinguished",
+            verdict=_verdict(i == best, bool(fits[i]), float(high[i])),
         )
         for i in range(networks)
     )
+
+
+def _verdict(best: bool, fits: bool, high: float) -> Verdict:
+    if best:
+        return "best"
+    if fits:
+        return "non-inferior"
+    return "worse" if high < 0 else "not distinguished"
 
 
 def _errors(values: Values, found: Layout) -> Values:

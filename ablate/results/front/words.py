@@ -104,21 +104,19 @@ def _facts(
     """Return what the templates name."""
     name, metric = quality_name(study), quality_objective(study.objectives).metric
     equal = sum(row[name] == best[name] for row in rows)
-    seeds = "" if assessed is None else seeds_text(assessed)
     facts: dict[str, Any] = {
         "lead": "Best" if equal == 1 else f"One of the {equal} best",
         "best": network(study, dict(best)),
         "number": best_number(study, best, assessed),
         "costs": cost_text(study, best),
         "front": len(rows),
-        "others": "the other" if len(rows) == 2 else f"the {len(rows) - 1} others",
+        "others": "The other" if len(rows) == 2 else f"The {len(rows) - 1} others",
         "are": "is" if len(rows) == 2 else "are",
         "open": sum(row["verdict"] != "worse" for row in rows),
-        "seeds": seeds,
+        "seeds": "" if assessed is None else seeds_text(assessed),
         "least": least_word(study),
         "why": WHY["one seed" if best["replicates"] < 2 else "equal"],
     }
-    facts["others"] = facts["others"].capitalize()
     if assessed is not None:
         facts |= {"first": assessed.best, "corrected": number_text(name, assessed)}
         facts["margin"] = "" if assessed.margin is None else unit_text(metric, assessed.margin)
