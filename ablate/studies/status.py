@@ -71,7 +71,7 @@ def results_as_values(found: Stored) -> dict[str, Any]:
     """
     if found.results.study.compare is not None:
         fits = fits_table(comparison_fits(found.results).values()).to_dicts()
-        return {"comparison": as_values(comparison(found.results)), "fit": fits}
+        return {"comparison": [*map(as_values, comparison(found.results).to_dicts())], "fit": fits}
     known = findings(found.results)
     withheld = {name: each.withheld for name, each in known.items()}
     best = {

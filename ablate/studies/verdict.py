@@ -68,7 +68,7 @@ class Judgement:
             "metric": self.metric,
             "looks": list(self.looks),
             "warnings": [*map(asdict, self.warnings)],
-            "verdicts": as_values(self.table),
+            "verdicts": [*map(as_values, self.table.to_dicts())],
             "next": None if self.step is None else asdict(self.step),
             "required": [*map(asdict, self.required)],
         }

@@ -136,7 +136,7 @@ def test_a_port_that_is_taken_is_refused_and_an_echo_on_it_is_no_server(runs: Pa
                 line.sendall(line.recv(1000))
 
         (thread := threading.Thread(target=echo)).start()
-        command = UiCommand(arguments=(), environment={"ABLATE_UI_TOKEN": "t"}, host="127.0.0.1", port=port)
+        command = UiCommand(arguments=(), environment={"ABLATE_UI_TOKEN": "t"}, port=port)
         assert study_pages(command) is None
         thread.join()
 

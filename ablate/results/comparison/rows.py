@@ -110,8 +110,8 @@ def comparison(results: Results) -> pl.DataFrame:
 
 def as_values(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row of `comparison` as plain values (docs/json.md)."""
-    lists = {name: row[name] and [*filter(None, row[name].split(", "))] for name in ("claims", "refuted")}
-    return {**row, **lists}
+    told = {name: row[name] for name in ("claims", "refuted")}
+    return {**row, **{name: None if text is None else [*filter(None, text.split(", "))] for name, text in told.items()}}
 
 
 @once
