@@ -243,7 +243,7 @@ def maps(
     asked: Locations,
 ) -> None:
     """Draw the attention maps of a trained network: similarity and weights of each block and head."""
-    from ablate.results.report import write_maps
+    from ablate.results.report.attention_maps import write_maps
     from ablate.studies.network import attention_maps, load_network
 
     network = load_network(study, asked, number=trial, dataset=dataset, replicate=replicate)

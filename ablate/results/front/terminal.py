@@ -32,10 +32,9 @@ def _parts(results: Results, datasets: Sequence[str]) -> Iterator[RenderableType
         yield Text(f"{protocol_text(study)}\n")
     for found in (Findings(results, dataset) for dataset in datasets):
         on = f"{found.dataset}: " if several else ""
-        if not found.front.height:
-            yield Text(printable(f"{on}{found.answer_text}"))
-            continue
         yield Text(printable(f"{on}{found.answer_text}"))
+        if not found.front.height:
+            continue
         for warning in cautions(found):
             yield Text(printable(f"Warning ({warning.code}): {warning.sentence}"))
         words = confirmation_text(results, found.dataset)

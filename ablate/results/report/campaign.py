@@ -13,7 +13,7 @@ from ablate.results.campaign.figures import campaign_figures
 from ablate.results.rendering.drawing import Figure
 from ablate.results.rendering.grid import PageTable
 from ablate.results.rendering.numbers import DASH, format_signed, printable, spell_metric
-from ablate.results.report.frame import Page, render_page
+from ablate.results.report.frame import Page, make_page
 from ablate.results.trials.results import Results
 
 HEADINGS = ("Candidate", "Verdict", "Runs", "Gain", "95% interval", "Deciding bound", "Cost", "Change", "Note", "By")
@@ -38,9 +38,10 @@ def build(results: Results, *, live: bool = False) -> Page:
     groups = {f"Reign {n}": [*map(_cells, rows)] for n, rows in groupby(campaign["rows"], lambda row: row["reign"])}
     listed = PageTable(caption="Candidates", headings=HEADINGS, groups=groups, csv="campaign.csv")
     mode = f"{asked.mode}, error: {asked.error}"
-    html = render_page(
+    return make_page(
         "campaign.html.j2",
         results.study,
+        tables,
         drawn,
         live=live,
         status=[("Mode", mode), ("Metric", spell_metric(results.study.objectives[0].metric))],
@@ -48,9 +49,7 @@ def build(results: Results, *, live: bool = False) -> Page:
         figures=drawn,
         listed=listed,
         methods=METHODS,
-        files=list(tables),
     )
-    return Page(html=html, tables=tables, drawn=drawn)
 
 
 def draw(results: Results) -> list[Figure]:

@@ -22,7 +22,7 @@ from ablate.results.front.tables import network
 from ablate.results.rendering.drawing import Figure, safe_stem
 from ablate.results.rendering.grid import Grid
 from ablate.results.rendering.numbers import capital, printable, spell_metric
-from ablate.results.report.frame import Page, render_page
+from ablate.results.report.frame import Page, make_page
 from ablate.results.trials.results import Results
 from ablate.study import Study
 
@@ -37,9 +37,10 @@ def build(results: Results, *, live: bool = False) -> Page:
     by_stem = {figure.stem: figure for figure in drawn}
     sections = [_section(results, metric, by_stem) for metric in table["metric"].unique(maintain_order=True)]
     failed = results.trials.filter(pl.col("state") == "FAIL")
-    html = render_page(
+    return make_page(
         "comparison.html.j2",
         study,
+        tables,
         drawn,
         live=live,
         status=status_lines(results),
@@ -52,10 +53,7 @@ def build(results: Results, *, live: bool = False) -> Page:
         errors=[_error(study, row) for row in failed.head(MOST_ERRORS).iter_rows(named=True)],
         failed=failed.height,
         unlisted=max(failed.height - MOST_ERRORS, 0),
-        methods=(),
-        files=list(tables),
     )
-    return Page(html=html, tables=tables, drawn=drawn)
 
 
 def draw(results: Results) -> list[Figure]:

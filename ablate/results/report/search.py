@@ -20,7 +20,7 @@ from ablate.results.front.wording import dominated_text, status_lines
 from ablate.results.importance.wording import importance_table, what_matters
 from ablate.results.rendering.drawing import Figure
 from ablate.results.rendering.numbers import printable
-from ablate.results.report.frame import Page, render_page
+from ablate.results.report.frame import Page, make_page
 from ablate.results.trials.pooling import NETWORK
 from ablate.results.trials.results import Results
 
@@ -46,18 +46,16 @@ def build(results: Results, *, live: bool = False, matters: Mapping[str, dict[st
     drawn = [
         figure for part in sections for figure in (*part["figures"], part["matters"]["figure"]) if figure is not None
     ]
-    html = render_page(
+    return make_page(
         "page.html.j2",
         study,
+        tables,
         drawn,
         live=live,
         status=status_lines(results),
         sections=sections,
         beside=beside(fits.values()),
-        methods=(),
-        files=list(tables),
     )
-    return Page(html=html, tables=tables, drawn=drawn)
 
 
 def find_matters(results: Results) -> dict[str, dict[str, Any]]:
