@@ -13,9 +13,8 @@ from scipy import stats
 
 from ablate.base.randomness import stream
 from ablate.base.spending import spend
-from ablate.results.comparison.next_step import next_step
 from ablate.results.comparison.rows import verdicts
-from ablate.results.comparison.verdicts import p_two_sided
+from ablate.results.comparison.verdicts import next_step, p_two_sided
 from ablate.results.comparison.words import next_text
 from ablate.results.statistics.intervals import seeds_needed
 from ablate.results.statistics.looks import EXPECTED, compared_looks, share_of

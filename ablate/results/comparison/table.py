@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from ablate.core.objectives import SIZE_METRICS
-from ablate.results.comparison.contrasts import JUDGED
+from ablate.results.comparison.design import JUDGED
 from ablate.results.comparison.rows import BASELINE, CONSTANTS
 from ablate.results.comparison.words import MOST_SENTENCES
 from ablate.results.rendering.grid import Column, Grid, Row

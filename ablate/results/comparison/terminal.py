@@ -9,9 +9,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from ablate.results.comparison.comparison_warnings import comparison_warnings
-from ablate.results.comparison.next_step import NextStep, next_step
 from ablate.results.comparison.rows import comparison, first_metric, verdicts
 from ablate.results.comparison.table import contrasts_grid, rows_grid
+from ablate.results.comparison.verdicts import NextStep, next_step
 from ablate.results.comparison.words import (
     missing_text,
     next_text,

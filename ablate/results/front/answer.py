@@ -10,9 +10,8 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from ablate.results.statistics.adjustment import holm
 from ablate.results.statistics.intervals import LEVEL, Interval, metric_interval
-from ablate.results.statistics.looks import ERROR, share_of
+from ablate.results.statistics.looks import ERROR, holm, share_of
 from ablate.results.statistics.studentized_range import range_quantile
 from ablate.results.statistics.two_way import Layout, lay_out
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Group
 
-from ablate.results.comparison.fitted import comparison_fits
+from ablate.results.comparison.rows import comparison_fits
 from ablate.results.comparison.terminal import comparison_lines
 from ablate.results.front.curve_words import fit_lines
 from ablate.results.front.tables import front_table

@@ -8,13 +8,12 @@ import polars as pl
 
 from ablate.results.comparison.comparison_warnings import comparison_warnings
 from ablate.results.comparison.design import design_lines
-from ablate.results.comparison.fitted import comparison_fits
 from ablate.results.comparison.forest import forest_figures
-from ablate.results.comparison.next_step import next_step
-from ablate.results.comparison.rows import comparison, first_metric, judged_rows, verdicts
+from ablate.results.comparison.rows import comparison, comparison_fits, first_metric, judged_rows, verdicts
 from ablate.results.comparison.table import contrasts_grid, rows_grid
 from ablate.results.comparison.tuning import CSV, tuning_section
 from ablate.results.comparison.tuning_budget import tuning_budget
+from ablate.results.comparison.verdicts import next_step
 from ablate.results.comparison.words import next_text, sentences, shared_text, status_lines
 from ablate.results.front.curve_words import beside, fit_values
 from ablate.results.front.fitted import fits_table

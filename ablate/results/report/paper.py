@@ -10,7 +10,7 @@ from functools import partial
 from ablate.base.errors import RequestError, did_you_mean
 from ablate.base.plain_text import short_name
 from ablate.core.objectives import is_higher_better, is_share, on_validation, quality_objective
-from ablate.results.comparison.contrasts import JUDGED
+from ablate.results.comparison.design import JUDGED
 from ablate.results.comparison.rows import BASELINE, comparison, first_metric
 from ablate.results.comparison.verdicts import EQUIVALENT, NON_INFERIOR
 from ablate.results.front.findings import Findings, findings

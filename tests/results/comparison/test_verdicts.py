@@ -19,8 +19,8 @@ from ablate.base.randomness import stream
 from ablate.results.comparison.judged import DENIED
 from ablate.results.comparison.rows import comparison, judged_rows, verdicts
 from ablate.results.comparison.verdicts import answer_to, claims_of, margin_p, p_above, p_two_sided
-from ablate.results.statistics.adjustment import holm
 from ablate.results.statistics.intervals import seeds_needed, smallest_effect
+from ablate.results.statistics.looks import holm
 from ablate.results.trials.results import Results
 from support.planted_comparison import make_study, plant, truth
 
