@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import polars as pl
@@ -11,7 +12,6 @@ from ablate.base.plain_text import settings_text
 from ablate.core.objectives import SIZE_METRICS, quality_objective
 from ablate.results.front.answer import FEWEST
 from ablate.results.front.findings import Findings
-from ablate.results.front.front import metric_at
 from ablate.results.front.tables import (
     MOST_ROWS,
     differing,
@@ -67,7 +67,11 @@ def front_grid(found: Findings) -> Grid:
             cell=lambda row: quantity(name, row[name]) + _reach(name, row),
         ),
         *_objectives(study),
-        Column(heading="To the best", cell=lambda row: _difference(study, row), short=lambda row: _short(study, row)),
+        Column(
+            heading="To the best",
+            cell=lambda row: _difference(study, row),
+            short=lambda row: _difference(study, row, short=True),
+        ),
         Column(heading="P(front)", cell=lambda row: _chance(row)),
         Column(heading="Corrected for being chosen", cell=lambda row: _corrected(found, row), wide=True),
         Column(heading="Seeds", cell=lambda row: str(row["replicates"]) if several else "", wide=True),
@@ -95,22 +99,15 @@ def _shown(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _objectives(study: Study) -> Iterator[Column]:
     """Yield a column for each further objective, and for each metric that a constraint bounds."""
-    others = other_objectives(study)
-    for each in others:
-        yield Column(
-            heading=capital(spell_metric(each.metric)),
-            cell=lambda row, each=each: quantity(each.metric, objective_value(each, row)),  # type: ignore[misc]
-        )
-    shown = {quality_objective(study.objectives).metric, *(each.metric for each in others)}
-    for metric in dict.fromkeys(each.metric for each in study.constraints if each.metric not in shown):
-        yield _plain(metric)
+    quality = quality_objective(study.objectives).metric
+    others = [each.metric for each in other_objectives(study)]
+    for metric in dict.fromkeys([*others, *(each.metric for each in study.constraints)]):
+        if metric != quality:
+            yield Column(heading=capital(spell_metric(metric)), cell=partial(_value, metric))
 
 
-def _plain(metric: str) -> Column:
-    def cell(row: Row) -> str:
-        return quantity(metric, row.get(metric_at(metric, row["stage"]), row.get(metric)))
-
-    return Column(heading=capital(spell_metric(metric)), cell=cell)
+def _value(metric: str, row: Row) -> str:
+    return quantity(metric, objective_value(metric, row))
 
 
 def _known(study: Study, rows: list[dict[str, Any]]) -> Iterator[Column]:
@@ -126,19 +123,12 @@ def _reach(name: str, row: Row) -> str:
     return reach(name, row[name], row[f"{name}_low"], row[f"{name}_high"], row["replicates"])
 
 
-def _difference(study: Study, row: Row) -> str:
-    """Return `−0.55 (−4.65 to +2.55), not distinguished`, or the verdict alone."""
+def _difference(study: Study, row: Row, *, short: bool = False) -> str:
+    """Return `−0.55 (−4.65 to +2.55), not distinguished`, `short` without the interval, or the verdict alone."""
     if row["difference"] is None:
         return DASH
-    return "best" if row["verdict"] == "best" else f"{difference_text(study, row, unit='')}, {row['verdict']}"
-
-
-def _short(study: Study, row: Row) -> str:
-    """Return `−0.55, not distinguished`, without the interval."""
-    if row["difference"] is None:
-        return DASH
-    difference = format_signed(quality_name(study), row["difference"])
-    return "best" if row["verdict"] == "best" else f"{difference}, {row['verdict']}"
+    text = format_signed(quality_name(study), row["difference"]) if short else difference_text(study, row, unit="")
+    return "best" if row["verdict"] == "best" else f"{text}, {row['verdict']}"
 
 
 def _chance(row: Row) -> str:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import polars as pl
 
-from ablate.core.objectives import is_cost, is_maximized, is_share, is_size, quality_objective, signed
+from ablate.core.objectives import is_cost, is_maximized, is_share, is_size, quality_objective
 from ablate.results.front.answer import FEWEST
 from ablate.results.front.assessment import Assessment
-from ablate.results.front.tables import network, objective_value, other_objectives, quality_name
+from ablate.results.front.tables import network, objective_value, other_objectives, quality_name, row_losses
 from ablate.results.rendering.numbers import NO_WIDTH, format_signed, quantity, says_little, spell_metric, unit_text
 from ablate.study import Study
 
@@ -64,14 +65,9 @@ def answer(study: Study, front: pl.DataFrame, assessed: Assessment | None) -> An
 
 def best_of(study: Study, rows: Sequence[Row]) -> Row:
     """Return the best of a front in quality; of equal ones that of the assessment, else the cheapest."""
-    quality, others = quality_objective(study.objectives), other_objectives(study)
+    objectives = [quality_objective(study.objectives), *other_objectives(study)]
     chosen = [row for row in rows if row["verdict"] == "best"] or rows
-
-    def losses(row: Row) -> list[float]:
-        rest = [signed(each, objective_value(each, row)) for each in others]
-        return [signed(quality, row[quality_name(study)]), *rest]
-
-    return min(chosen, key=losses)
+    return min(chosen, key=partial(row_losses, objectives))
 
 
 def _case(rows: Sequence[Row], best: Row, assessed: Assessment | None) -> Case:
@@ -95,7 +91,7 @@ def _named(study: Study, rows: Sequence[Row], best: Row, case: Case) -> Row | No
     some = [row for row in rows if row["verdict"] in wanted.get(case, ())]
     if not some or not others:
         return best if some else None
-    return min(some, key=lambda row: signed(others[0], objective_value(others[0], row)))
+    return min(some, key=partial(row_losses, others[:1]))
 
 
 def _facts(
@@ -147,7 +143,7 @@ def cost_text(study: Study, row: Row) -> str:
     """Return the other objectives of a row: `, 3,530 parameters, latency 2.1`."""
     parts = []
     for each in other_objectives(study):
-        value, word = quantity(each.metric, objective_value(each, row)), spell_metric(each.metric)
+        value, word = quantity(each.metric, objective_value(each.metric, row)), spell_metric(each.metric)
         parts.append(f", {value} {word}" if is_size(each.metric) else f", {word} {value}")
     return "".join(parts)
 

@@ -28,7 +28,6 @@ from ablate.results.rendering.numbers import capital, equal_seeds, says_little, 
 from ablate.results.statistics.looks import ERROR
 from ablate.results.trials.results import Results
 from ablate.study import Study
-from ablate.study.sections import Objective
 
 DIFFERS, ALIKE = "*", r"\dagger"
 Make = Callable[[str, list[Row]], list[str]]  # of a metric and the rows of a column
@@ -174,7 +173,7 @@ def _of_search(results: Results, names: Names) -> Known:
     add(metric, heading, lambda part: _numbers(quality, part.rows, quality, quality, _open, best=higher))
     others = [each.metric for each in other_objectives(study)]
     for each in other_objectives(study):
-        add(each.metric, _heading(each.metric), partial(_objectives, each))
+        add(each.metric, _heading(each.metric), partial(_objectives, each.metric))
     for name in dict.fromkeys([*(each.metric for each in study.constraints), *KNOWN]):
         if name in rows[0] and name not in found:
             add(name, _heading(name), partial(_field, name))
@@ -255,8 +254,8 @@ def _field(name: str, part: Findings) -> list[str]:
     return _plain(name, [row[name] for row in part.rows])
 
 
-def _objectives(objective: Objective, part: Findings) -> list[str]:
-    return _plain(objective.metric, [objective_value(objective, row) for row in part.rows])
+def _objectives(metric: str, part: Findings) -> list[str]:
+    return _plain(metric, [objective_value(metric, row) for row in part.rows])
 
 
 def _p(value: float | None) -> str:
