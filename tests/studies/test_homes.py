@@ -37,6 +37,9 @@ class Study:
         words = command or ("search", str(self.file))
         return run(self.capfd, *words, "--runs-dir", str(self.runs), *OPTIONS, *more)
 
+    def report(self, storage: str) -> tuple[int, str, str]:
+        return run(self.capfd, "report", "tiny", "--runs-dir", str(self.runs), "--storage", storage)
+
     def begin(self, *more: str) -> None:
         code, _, err = self.search(*more)
         assert code == 0, err
@@ -67,11 +70,8 @@ def test_a_mistyped_storage_is_refused_and_makes_nothing(study: Study, there: bo
     if there:
         other.parent.mkdir()
     before = study.contents()
-    for command in ((), ("resume", "tiny"), ("report", "tiny")):
-        if command[:1] == ("report",):
-            code, _, err = run(study.capfd, *command, "--runs-dir", str(study.runs), "--storage", f"sqlite:///{other}")
-            assert code != 0
-            continue
+    assert study.report(f"sqlite:///{other}")[0] != 0
+    for command in ((), ("resume", "tiny")):
         code, _, err = study.search("--storage", f"sqlite:///{other}", command=command)
         assert len(err.strip().splitlines()) == 1, err
         if not command:
@@ -91,15 +91,7 @@ def test_a_home_is_not_shared_with_another_ledger_that_exists(study: Study, tmp_
     before = study.contents()
     code, _, err = study.search("--storage", f"sqlite:///{other.home}/ledger.sqlite")
     assert (code, "belongs to the ledger" in err) == (2, True), err
-    code, _, err = run(
-        study.capfd,
-        "report",
-        "tiny",
-        "--runs-dir",
-        str(study.runs),
-        "--storage",
-        f"sqlite:///{other.home}/ledger.sqlite",
-    )
+    code, _, err = study.report(f"sqlite:///{other.home}/ledger.sqlite")
     assert (code, "belongs to the ledger" in err) == (2, True), err
     assert study.contents() == before
 

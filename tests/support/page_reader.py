@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 from rich.console import Console, RenderableType
@@ -52,6 +53,18 @@ class Reader(HTMLParser):
     def text(self) -> str:
         """The visible text, each gap one space."""
         return " ".join(" ".join(self.texts).split())
+
+
+def whole_page(path: Path) -> str:
+    """Return the text of a page, which must have no id twice and no link but to itself and to files beside it."""
+    text = path.read_text(encoding="utf-8")
+    reader = Reader(text)
+    assert len(reader.ids) == len(set(reader.ids))
+    for link in reader.links:
+        assert link is not None
+        assert link == "data:," or (link.startswith("#") and link[1:] in reader.ids) or (path.parent / link).is_file()
+    assert "default-src 'none'" in text
+    return text
 
 
 def draw_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

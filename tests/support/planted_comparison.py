@@ -92,6 +92,12 @@ def plant(
     return trials, pl.DataFrame(reports, schema={**REPORT_COLUMNS, **dict.fromkeys(METRICS, pl.Float64())})
 
 
+def row_of(table: pl.DataFrame, variant: str, column: str = "lists", metric: str = "val_accuracy") -> dict[str, Any]:
+    """Return the one row of a table of a comparison that is of a variant, a column and a metric."""
+    (row,) = table.filter(metric=metric, column=column, variant=variant).rows(named=True)
+    return row
+
+
 def _trial(
     study: Study, dataset: str, number: int, variant: str, others: dict[str, Any], became: str
 ) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from ablate.study import parse_study
 from support.operations import count_calls
 from support.paths import REPOSITORY
 from support.planted_comparison import EFFECTS, FILE, make_study, plant, truth
+from support.planted_comparison import row_of as cell
 
 LISTS = ("short", "long")
 
@@ -34,12 +35,6 @@ def by_seed(study: Any, variant: str, datasets: tuple[str, ...] = LISTS) -> np.n
         for seed in range(study.replicates)
     ]
     return np.array(means).mean(axis=1)
-
-
-def cell(table: pl.DataFrame, variant: str, column: str = "lists", metric: str = "val_accuracy") -> dict[str, Any]:
-    rows = table.filter(pl.col("metric") == metric, pl.col("column") == column, pl.col("variant") == variant)
-    assert rows.height == 1
-    return rows.row(0, named=True)
 
 
 def test_there_is_one_row_per_metric_column_and_variant_in_the_files_order() -> None:
@@ -199,13 +194,8 @@ def test_a_seed_that_lacks_a_metric_of_its_trial_is_not_left_out() -> None:
     trials, reports = plant(study)
     number = trials.filter(pl.col("variant") == "kv", pl.col("dataset") == "long")["trial"][2]
     lacks = (pl.col("dataset") == "long") & (pl.col("trial") == number) & (pl.col("seed") == 1) & pl.col("final")
-    table = comparison(
-        Results(
-            study,
-            trials,
-            reports.with_columns(pl.when(lacks).then(None).otherwise("val_accuracy").alias("val_accuracy")),
-        )
-    )
+    gone = reports.with_columns(val_accuracy=pl.when(lacks).then(None).otherwise("val_accuracy"))
+    table = comparison(Results(study, trials, gone))
     found = cell(table, "kv")
     assert math.isnan(found["mean"])
     assert math.isnan(found["difference"])

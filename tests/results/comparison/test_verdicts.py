@@ -23,6 +23,7 @@ from ablate.results.statistics.intervals import seeds_needed, smallest_effect
 from ablate.results.statistics.looks import holm
 from ablate.results.trials.results import Results
 from support.planted_comparison import make_study, plant, truth
+from support.planted_comparison import row_of as one
 
 MARGIN = 0.01
 ROWS = [("lists", "kv"), ("lists", "k"), ("images", "kv")]
@@ -39,13 +40,6 @@ def compared(**changes: Any) -> dict[str, Any]:
 
 def normal(*path: str | int, size: tuple[int, ...]) -> np.ndarray:
     return stream(0, "verdicts", 0, *path).standard_normal(size)
-
-
-def one(table: pl.DataFrame, variant: str, column: str = "lists", metric: str = "val_accuracy") -> dict[str, Any]:
-    return table.row(
-        by_predicate=(pl.col("metric") == metric) & (pl.col("column") == column) & (pl.col("variant") == variant),
-        named=True,
-    )
 
 
 def literal(gains: np.ndarray, margin: float, p_holm: float) -> set[str]:

@@ -42,12 +42,11 @@ def test_every_figure_has_two_files_with_links(kind, request):
     reader = Reader(path.read_text(encoding="utf-8"))
     figures = draw_figures(Results(study, trials, reports))
     assert figures
+    assert {file.stem for file in path.parent.glob("*.pdf")} == {figure.stem for figure in figures}
     for figure in figures:
-        for suffix in ("svg", "pdf"):
-            assert f"{figure.stem}.{suffix}" in reader.links
-            assert (path.parent / f"{figure.stem}.{suffix}").stat().st_size > 0
-        root = ElementTree.parse(path.parent / f"{figure.stem}.svg").getroot()
-        assert root.tag == f"{SVG}svg"
+        assert {f"{figure.stem}.{suffix}" for suffix in ("svg", "pdf")} <= set(reader.links)
+        assert (path.parent / f"{figure.stem}.pdf").read_bytes().startswith(b"%PDF-1.")
+        assert ElementTree.parse(path.parent / f"{figure.stem}.svg").getroot().tag == f"{SVG}svg"
 
 
 @pytest.mark.parametrize("kind", ["written", "compared"])
