@@ -31,7 +31,7 @@ def curves_figure(found: Findings) -> Figure | None:
     """Return the validation quality of trials by epoch, evenly thinned if there are too many."""
     study = found.results.study
     objective = quality_objective(study.objectives)
-    if objective.metric not in found.pooled.reports.columns or not found.pooled.reports.height:
+    if objective.metric not in found.pooled.reports.columns:
         return None
     lines, ends, dropped = learning_curves(found, objective.metric)
     if not lines:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from ablate.base.plain_text import counted
 from ablate.core.objectives import constraint_text, is_cost, ranked, violation
-from ablate.results.front.front import candidates, column_of, confirmed, metric_at, metric_values
+from ablate.results.front.front import candidates, column_of, front_stage, metric_at, metric_values
 from ablate.results.front.tables import counted_rows, seed_values
 from ablate.results.rendering.numbers import equal_seeds, quantity
 from ablate.results.statistics.intervals import Interval, natural_bounds, t_interval
@@ -62,7 +62,7 @@ def choose(results: Results, dataset: str, asked: Sequence[Bound]) -> Choice | N
     """
     study, found = results.study, results.on(dataset).pooled
     objectives = study.objectives
-    stage = "confirm" if confirmed(found.trials).height else "search"
+    stage = front_stage(found.trials, dataset)
     rows = candidates(found.trials, objectives, dataset=dataset, stage=stage, constraints=study.constraints)
     bounds = [_at(bound, stage) for bound in asked]
     names = {bound.metric for bound in bounds}

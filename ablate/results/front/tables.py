@@ -97,7 +97,7 @@ def note_text(study: Study, rows: Sequence[Mapping[str, Any]]) -> str:
 
 def counted_rows(reports: pl.DataFrame) -> pl.DataFrame:
     """Return the report of each trial that counts, one row per replicate, by data set, trial and replicate."""
-    return reports.filter("counts").sort("dataset", "trial", "replicate") if reports.height else reports
+    return reports.filter("counts").sort("dataset", "trial", "replicate")
 
 
 def replicate_values(last: pl.DataFrame, dataset: str, trial: int, metric: str) -> list[float]:
@@ -159,8 +159,7 @@ def row_interval(study: Study, row: dict[str, Any], last: pl.DataFrame) -> tuple
     """
     metric = metric_at(quality_objective(study.objectives).metric, row["stage"])
     values = seed_values(last, row, metric)
-    own = last.filter(pl.col("dataset") == row["dataset"], pl.col("trial") == row["trial"]) if last.height else last
-    found = spread_of(own, metric)
+    found = spread_of(last.filter(pl.col("dataset") == row["dataset"], pl.col("trial") == row["trial"]), metric)
     if found is not None:
         return sample_interval(metric, found), found
     return metric_interval(metric, values, samples=samples(row)), None
