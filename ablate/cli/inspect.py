@@ -284,7 +284,7 @@ def ui(
     The server answers only a browser that has opened a printed address, and it changes nothing.
     """
     from ablate.studies.live import Views, listening, live_server, mlflow_beside, read_token
-    from ablate.tracking import StudyPage, serve
+    from ablate.tracking.ui import StudyPage, serve
 
     token, is_new = read_token(host, token_file)
     command, link = mlflow_beside(asked, mlflow, port + 1)

@@ -28,7 +28,7 @@ from ablate.base.files import sqlite_file
 from ablate.base.redaction import redact_url
 from ablate.base.scratch import scratch_folder
 from ablate.tracking.address import DATABASES, ENVIRONMENT, artifact_root, dialect, for_mlflow
-from ablate.tracking.sqlite_store import require_mlflow
+from ablate.tracking.store import require_mlflow
 from ablate.tracking.ui_server import DESTINATION, HOST, QUERY, TOKEN, URI
 from ablate.tracking.view import VIEW, VIEW_TAG
 

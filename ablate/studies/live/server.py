@@ -20,7 +20,8 @@ from ablate.studies.homes import lasting
 from ablate.studies.live.app import make_app
 from ablate.studies.live.views import Views
 from ablate.studies.locations import Locations
-from ablate.tracking import UiCommand, default_uri, ui_command
+from ablate.tracking.address import default_uri
+from ablate.tracking.ui import UiCommand, ui_command
 from ablate.tracking.ui_server import HOST, LOOPBACK, TOKEN, Gate
 
 SHORTEST_TOKEN = 16

@@ -141,10 +141,6 @@ def test_at_the_margin_itself_equivalence_is_claimed_in_at_most_5_percent(sign: 
 def test_the_smallest_detectable_effects_are_the_known_ones() -> None:
     found = [smallest_effect(n, level=0.95) for n in (3, 5, 10, 20)]
     assert found == pytest.approx([3.26, 1.68, 1.00, 0.66], abs=0.02)
-    for n in (3, 10):
-        d = smallest_effect(n, level=0.95) + normal("power", n, size=(4000, n))
-        found = np.mean([p_two_sided(row) < 0.05 for row in d])
-        assert found == pytest.approx(0.8, abs=0.02)
 
 
 @pytest.mark.parametrize(("pairs", "power", "level"), itertools.product((5, 30, 1000), (0.2, 0.8, 0.9), (0.9, 0.95)))
