@@ -53,7 +53,7 @@ def pick_network(
     as_json: options.AsJson = False,
 ) -> None:
     """Print the settings of the best network that keeps every bound; with several objectives and no bound the front."""
-    from ablate.results.front.terminal import front_lines
+    from ablate.results.front.table import front_lines
     from ablate.studies.pick import (
         as_values,
         choice_text,

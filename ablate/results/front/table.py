@@ -1,22 +1,30 @@
-"""The table of a front: every declared objective and constraint, the comparison with the best, and what is known."""
+"""The table of a front: every declared objective and constraint, and what is known; in a terminal below the answer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import polars as pl
+from rich.console import Group, RenderableType
+from rich.text import Text
 
 from ablate.base.plain_text import settings_text
 from ablate.core.objectives import SIZE_METRICS, quality_objective
 from ablate.results.front.answer import FEWEST
+from ablate.results.front.cautions import cautions
+from ablate.results.front.confirmation import confirmation_text, on_front_text, protocol_text
+from ablate.results.front.curve_words import fit_lines
 from ablate.results.front.findings import Findings
+from ablate.results.front.fitted import search_fits
 from ablate.results.front.tables import (
     MOST_ROWS,
     differing,
+    front_table,
     model_settings,
     network,
+    note_text,
     objective_value,
     other_objectives,
     other_settings,
@@ -32,11 +40,13 @@ from ablate.results.rendering.numbers import (
     count,
     evenly,
     format_signed,
+    printable,
     quantity,
     ratio,
     reach,
     spell_metric,
 )
+from ablate.results.trials.results import Results
 from ablate.study import Study
 
 FEWEST_LINES = 6  # of the table of one of many data sets in a terminal
@@ -142,3 +152,31 @@ def _corrected(found: Findings, row: Mapping[str, Any]) -> str:
     if assessed is None or assessed.best != row["trial"] or assessed.best_number.n < FEWEST:
         return ""
     return number_text(quality_name(found.results.study), assessed).replace(", corrected for being chosen", "")
+
+
+def front_lines(results: Results) -> RenderableType:
+    """Return per data set its answer, its warnings and its front; intervals need the reports table."""
+    datasets = front_table(results)["dataset"].unique(maintain_order=True).to_list()
+    known = [*datasets, *(label for label in results.study.labels if label not in datasets)]
+    return Group(*_parts(results, known), *fit_lines(search_fits(results).values()))
+
+
+def _parts(results: Results, datasets: Sequence[str]) -> Iterator[RenderableType]:
+    """Yield the protocol if validation is the test split, then per data set its answer, warnings and table."""
+    study, several = results.study, len(results.study.labels) > 1
+    if study.protocol == "paper":
+        yield Text(f"{protocol_text(study)}\n")
+    for found in (Findings(results, dataset) for dataset in datasets):
+        on = f"{found.dataset}: " if several else ""
+        yield Text(printable(f"{on}{found.answer_text}"))
+        if not found.front.height:
+            continue
+        for warning in cautions(found):
+            yield Text(printable(f"Warning ({warning.code}): {warning.sentence}"))
+        words = confirmation_text(results, found.dataset)
+        others = on_front_text(found.pooled.trials, found.dataset, found.front.height) if found.tested else ""
+        facts = [capital(f"{words}{others}"), note_text(study, found.rows)]
+        yield Text("")
+        yield Text(printable(f"{'. '.join(filter(None, facts))}."))
+        yield front_grid(found)
+        yield Text("")

@@ -10,8 +10,7 @@ import pytest
 
 from ablate.results.comparison.forest import forest_figures
 from ablate.results.comparison.rows import judged_rows, verdicts
-from ablate.results.comparison.table import Footnotes, p_text
-from ablate.results.comparison.terminal import comparison_lines, verdict_lines
+from ablate.results.comparison.table import Footnotes, comparison_lines, p_text, verdict_lines
 from ablate.results.comparison.verdicts import NextStep
 from ablate.results.comparison.words import next_text, sentence, sentences, shared_text
 from ablate.results.rendering.numbers import unit_text
