@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import polars as pl
@@ -67,12 +67,15 @@ def plant(
     study: Study,
     *,
     value: Callable[[str, str, dict[str, Any], int], float] = truth,
-    state: Callable[[str, str, int], str] = lambda variant, dataset, index: "COMPLETE",
+    states: Mapping[str | tuple[str, str, int], str] | None = None,
+    otherwise: str = "COMPLETE",
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return trials and reports of the whole design.
 
-    `state(variant, dataset, index)` says what became of configuration number `index`: a state, or `diverged`.
+    `states` say what became of a variant, or of (variant, data set, number of the configuration): a state, or
+    `diverged`; `otherwise` of all others.
     """
+    known = states or {}
     rows: list[dict[str, Any]] = []
     reports: list[dict[str, Any]] = []
     for dataset in study.labels:
@@ -81,7 +84,7 @@ def plant(
             variant = str(parameters["variant"])
             others = {name: setting for name, setting in parameters.items() if name != "variant"}
             seen += [others] if others not in seen else []
-            became = state(variant, dataset, seen.index(others))
+            became = known.get((variant, dataset, seen.index(others)), known.get(variant, otherwise))
             row = _trial(study, dataset, number, variant, others, became)
             own = _reports(row, {seed: value(variant, dataset, others, seed) for seed in study.seeds_of(variant)})
             rows.append(row)

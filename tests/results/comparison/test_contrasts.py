@@ -148,7 +148,7 @@ def test_add_one_in_beside_leave_one_out_shows_both_numbers_and_no_pair_that_was
 def test_an_arm_that_is_missing_or_diverged_leaves_the_numbers_of_others() -> None:
     study = study_of(parts="  c: {config: {c: 0}}\n")
     states = {"only-c": "WAITING", "without-c": "diverged"}
-    found = Results(study, *plant(study, state=lambda variant, dataset, index: states.get(variant, "COMPLETE")))
+    found = Results(study, *plant(study, states=states))
     assert of_kind(found, "variant")["without-a"]["difference"] is not None
     pairs = of_kind(found, "interaction")
     assert pairs["a:b"]["difference"] is None

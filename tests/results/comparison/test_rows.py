@@ -136,11 +136,7 @@ def test_without_columns_each_data_set_is_one() -> None:
 
 def test_a_configuration_that_one_variant_lacks_does_not_enter_the_difference() -> None:
     study = make_study()
-
-    def state(variant: str, dataset: str, index: int) -> str:
-        return "FAIL" if (variant, dataset, index) == ("kv", "short", 0) else "COMPLETE"
-
-    found = cell(comparison(Results(study, *plant(study, state=state))), "kv")
+    found = cell(comparison(Results(study, *plant(study, states={("kv", "short", 0): "FAIL"}))), "kv")
     shared = {"short": grid(study, "short")[1:], "long": grid(study, "long")}
     mean = {
         v: np.mean([[np.mean([truth(v, d, o, s) for o in shared[d]]) for d in LISTS] for s in range(3)], axis=1)
@@ -156,11 +152,8 @@ def test_a_configuration_that_one_variant_lacks_does_not_enter_the_difference() 
 
 def test_what_the_baseline_lacks_is_left_out_of_the_difference_and_said() -> None:
     study = make_study()
-
-    def state(variant: str, dataset: str, index: int) -> str:
-        return "RUNNING" if variant == "qkv" and index else "COMPLETE"
-
-    found = cell(comparison(Results(study, *plant(study, state=state))), "kv")
+    first = {("qkv", dataset, 0): "COMPLETE" for dataset in study.labels}
+    found = cell(comparison(Results(study, *plant(study, states={"qkv": "RUNNING", **first}))), "kv")
     assert (found["configurations"], found["compared"], found["failed"]) == (8, 2, 0)
     assert found["remark"] == "compared over 2 of 8 configurations"
     assert found["mean"] == pytest.approx(by_seed(study, "kv").mean())
@@ -170,14 +163,11 @@ def test_what_the_baseline_lacks_is_left_out_of_the_difference_and_said() -> Non
 def test_a_diverged_seed_is_no_number_and_is_named(became: str) -> None:
     study = make_study()
 
-    def state(variant: str, dataset: str, index: int) -> str:
-        return became if (variant, dataset, index) == ("kv", "long", 2) else "COMPLETE"
-
     def value(variant: str, dataset: str, others: dict[str, Any], seed: int) -> float:
         lost = (variant, dataset, others, seed) == ("kv", "long", grid(study, "long")[2], 1)
         return math.nan if lost else truth(variant, dataset, others, seed)
 
-    table = comparison(Results(study, *plant(study, state=state, value=value)))
+    table = comparison(Results(study, *plant(study, states={("kv", "long", 2): became}, value=value)))
     found = cell(table, "kv")
     assert math.isnan(found["mean"])
     assert math.isnan(found["difference"])
@@ -220,20 +210,17 @@ def test_data_sets_that_do_not_run_leave_their_columns_out_or_say_so() -> None:
 
 def test_parameters_are_compared_where_published_and_have_no_interval() -> None:
     study = make_study()
-
-    def state(variant: str, dataset: str, index: int) -> str:
-        return "FAIL" if variant == "kv" else "COMPLETE"
-
-    found = cell(comparison(Results(study, *plant(study, state=state))), "kv", metric="params")
+    table = comparison(Results(study, *plant(study, states={"kv": "FAIL"})))
+    found = cell(table, "kv", metric="params")
     assert (found["mean"], found["published"], found["difference"]) == (20_000, 21_000, None)
     assert (found["seeds"], found["mean_low"], found["mean_high"]) == (None, None, None)
-    assert cell(comparison(Results(study, *plant(study, state=state))), "kv")["mean"] is None
+    assert cell(table, "kv")["mean"] is None
 
 
 def test_before_the_first_trial_and_the_first_report_every_cell_is_empty() -> None:
     study = make_study()
     full = plant(study)
-    waiting = plant(study, state=lambda variant, dataset, index: "WAITING")
+    waiting = plant(study, otherwise="WAITING")
     for trials, reports in (waiting, (full[0].clear(), full[1].clear())):
         table = comparison(Results(study, trials, reports))
         assert table.filter(pl.col("metric") != "params")["mean"].null_count() == 12

@@ -325,7 +325,7 @@ def test_losses_whose_squares_underflow_are_equal_ones(scale: float) -> None:
 def test_what_is_not_there_yet_is_no_verdict_and_stays_in_the_family() -> None:
     study = make_study(replicates=5, compare=compared())
     full = one(verdicts(Results(study, *plant(study))), "kv")
-    tables = plant(study, state=lambda variant, dataset, index: "RUNNING" if variant == "k" else "COMPLETE")
+    tables = plant(study, states={"k": "RUNNING"})
     table = verdicts(Results(study, *tables))
     missing, there = one(table, "k"), one(table, "kv")
     assert (missing["verdict"], missing["n"], missing["p"], missing["p_adjusted"]) == (None, 0, None, None)
@@ -337,11 +337,8 @@ def test_what_is_not_there_yet_is_no_verdict_and_stays_in_the_family() -> None:
 
 
 def test_a_diverged_seed_makes_the_verdict_inconclusive_unless_the_file_says_what_it_counts_as() -> None:
-    def state(variant: str, dataset: str, index: int) -> str:
-        return "diverged" if (variant, dataset, index) == ("kv", "short", 0) else "COMPLETE"
-
     study = make_study(replicates=5, compare=compared())
-    found = one(verdicts(Results(study, *plant(study, state=state))), "kv")
+    found = one(verdicts(Results(study, *plant(study, states={("kv", "short", 0): "diverged"}))), "kv")
     assert (found["verdict"], found["p"]) == ("inconclusive", None)
     assert "a seed diverged" in found["remark"]
 
@@ -377,11 +374,7 @@ def test_a_diverged_seed_counts_as_what_the_file_says(scored: float) -> None:
 
 def test_a_trial_all_of_whose_seeds_diverged_counts_and_one_ended_by_another_seed_has_no_number() -> None:
     study = make_study(compare=compared(diverged={"val_accuracy": 0.1}))
-
-    def state(variant: str, dataset: str, index: int) -> str:
-        return "diverged" if (variant, dataset, index) == ("kv", "vision", 0) else "COMPLETE"
-
-    trials, reports = plant(study, state=state)
+    trials, reports = plant(study, states={("kv", "vision", 0): "diverged"})
     assert math.isnan(one(comparison(Results(study, trials, reports)), "kv", "images")["mean"]), (
         "seeds 0 and 2 were ended early"
     )

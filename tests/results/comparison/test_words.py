@@ -184,7 +184,7 @@ def test_a_variant_that_diverged_or_has_one_seed_is_no_reason_to_draw_nothing() 
     results = Results(study, *tables)
     [figure] = forest_figures(study, verdicts(results), by_seed(results))
     assert [len(layer["data"]["values"]) for layer in figure.panels[0].spec["layer"]] == [1, 1, 2, 0, 0, 2]
-    empty = plant(study, state=lambda variant, dataset, index: "WAITING")
+    empty = plant(study, otherwise="WAITING")
     assert forest_figures(study, verdicts(Results(study, *empty)), by_seed(Results(study, *empty))) == []
 
 
