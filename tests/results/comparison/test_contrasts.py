@@ -17,7 +17,7 @@ from ablate.results.comparison.rows import comparison, judged_rows
 from ablate.results.report import result_lines, write_report
 from ablate.results.trials.results import Results
 from ablate.study import Study, parse_study
-from support.commands import run
+from support.commands import succeed
 from support.page_reader import Reader, printed
 from support.planted_comparison import plant
 
@@ -185,11 +185,9 @@ def test_redundant_parts_of_a_users_function_are_in_terminal_page_and_table(
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "mine", raising=False)
-    status, out, err = run(capfd, "plan", "study.yaml", "--no-time")
-    assert status == 0, err
+    out = succeed(capfd, "plan", "study.yaml", "--no-time")
     assert "Design: full: 4 networks of 2 parts to remove (first, second)." in out
-    status, out, err = run(capfd, "compare", "study.yaml", "--executor", "local", "--tracker", "none")
-    assert status == 0, err
+    out = succeed(capfd, "compare", "study.yaml", "--executor", "local", "--tracker", "none")
     (line,) = [line for line in out.splitlines() if line.startswith("interaction: first:second")]
     assert "−20.00 (3 seeds equal)" in line
     table = pl.read_csv(tmp_path / "runs" / "redundant" / "report" / "comparison.csv")

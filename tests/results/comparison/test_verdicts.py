@@ -201,15 +201,6 @@ def test_no_row_of_a_skewed_page_is_non_inferior_by_a_t_test_alone() -> None:
         assert (DENIED in row["remark"]) >= (row["variant"] in alone)
 
 
-def shifted(shifts: dict[str, float], spread: float) -> Callable[..., float]:
-    """Return planted accuracies whose differences from qkv have these means, and this spread over seeds."""
-
-    def value(variant: str, dataset: str, others: dict[str, Any], seed: int) -> float:
-        return truth("", dataset, {}, seed) + shifts.get(variant, 0.0) + spread * (seed % 3 - 1) * (variant != "qkv")
-
-    return value
-
-
 @pytest.mark.parametrize(
     ("shift", "spread", "verdict", "claims", "remark"),
     [
