@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
@@ -51,6 +51,15 @@ def make_study(text: str = FILE, **changes: Any) -> Study:
     return Study.model_validate({**parse_study(text).model_dump(exclude_unset=True), **changes})
 
 
+class Run(NamedTuple):
+    """One seed of one trial of a planted design."""
+
+    variant: str
+    dataset: str
+    others: dict[str, Any]
+    seed: int
+
+
 def truth(variant: str, dataset: str, configuration: dict[str, Any], seed: int) -> float:
     """Return the planted accuracy: variant + data set + configuration + seed + noise, each keyed by its name."""
 
@@ -66,7 +75,7 @@ def truth(variant: str, dataset: str, configuration: dict[str, Any], seed: int) 
 def plant(
     study: Study,
     *,
-    value: Callable[[str, str, dict[str, Any], int], float] = truth,
+    value: Callable[[Run], float] = lambda run: truth(*run),
     states: Mapping[str | tuple[str, str, int], str] | None = None,
     otherwise: str = "COMPLETE",
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -86,7 +95,7 @@ def plant(
             seen += [others] if others not in seen else []
             became = known.get((variant, dataset, seen.index(others)), known.get(variant, otherwise))
             row = _trial(study, dataset, number, variant, others, became)
-            own = _reports(row, {seed: value(variant, dataset, others, seed) for seed in study.seeds_of(variant)})
+            own = _reports(row, {seed: value(Run(variant, dataset, others, seed)) for seed in study.seeds_of(variant)})
             rows.append(row)
             reports += [] if became == "WAITING" else own
     names = sorted({name for row in rows for name in row if "." in name})

@@ -163,11 +163,11 @@ def test_what_the_baseline_lacks_is_left_out_of_the_difference_and_said() -> Non
 def test_a_diverged_seed_is_no_number_and_is_named(became: str) -> None:
     study = make_study()
 
-    def value(variant: str, dataset: str, others: dict[str, Any], seed: int) -> float:
-        lost = (variant, dataset, others, seed) == ("kv", "long", grid(study, "long")[2], 1)
-        return math.nan if lost else truth(variant, dataset, others, seed)
-
-    table = comparison(Results(study, *plant(study, states={("kv", "long", 2): became}, value=value)))
+    lost = ("kv", "long", grid(study, "long")[2], 1)
+    tables = plant(
+        study, states={("kv", "long", 2): became}, value=lambda run: math.nan if run == lost else truth(*run)
+    )
+    table = comparison(Results(study, *tables))
     found = cell(table, "kv")
     assert math.isnan(found["mean"])
     assert math.isnan(found["difference"])
@@ -258,7 +258,7 @@ def test_nine_hundred_trials_of_three_seeds_take_no_more_calls_than_their_number
     text = text.replace("choices: [2, 4]}, heads", "choices: [1, 2, 3, 4, 6]}, heads")
     text = text.replace(", datasets: [short, long]}", "}")
     study = make_study(text)
-    trials, reports = plant(study, value=lambda variant, dataset, others, seed: 0.5 + 0.01 * seed)
+    trials, reports = plant(study, value=lambda run: 0.5 + 0.01 * run.seed)
     assert trials.height == 924
     table, calls = count_calls(lambda: comparison(Results(study, trials, reports)))
     assert calls < 200_000, "48,000 of them"
@@ -289,7 +289,7 @@ def test_a_split_of_which_one_sample_is_more_than_the_margin_is_warned_of(
 @pytest.mark.parametrize("same", [("kv", "qkv"), ()])
 def test_rows_with_equal_numbers_are_named_as_one_network(same: tuple[str, ...]) -> None:
     study = make_study()
-    table = plant(study, value=lambda variant, *place: truth(same[0] if variant in same else variant, *place))
+    table = plant(study, value=lambda run: truth(same[0] if run.variant in same else run.variant, *run[1:]))
     found = [warning.text for warning in comparison_warnings(Results(study, *table)) if warning.code == "equal-rows"]
     one = "kv and qkv have equal numbers in every seed: they are one network under 2 names."
     assert found == ([one] if same else [])

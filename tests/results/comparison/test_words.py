@@ -17,7 +17,7 @@ from ablate.results.rendering.numbers import unit_text
 from ablate.results.trials.results import Results
 from ablate.results.trials.study_warnings import StudyWarning
 from support.page_reader import printed
-from support.planted_comparison import make_study, plant, truth
+from support.planted_comparison import make_study, plant
 
 COMPARE = {"baseline": "qkv", "columns": {"lists": ["short", "long"], "images": ["vision"]}}
 MARGIN = {"margin": {"val_accuracy": 0.004}}
@@ -180,7 +180,7 @@ def test_the_forest_plot_has_every_seed_both_intervals_and_the_margin() -> None:
 
 def test_a_variant_that_diverged_or_has_one_seed_is_no_reason_to_draw_nothing() -> None:
     study = make_study(replicates=1, compare=COMPARE | MARGIN)
-    tables = plant(study, value=lambda v, d, o, s: truth(v, d, o, s))
+    tables = plant(study)
     results = Results(study, *tables)
     [figure] = forest_figures(study, verdicts(results), by_seed(results))
     assert [len(layer["data"]["values"]) for layer in figure.panels[0].spec["layer"]] == [1, 1, 2, 0, 0, 2]

@@ -139,11 +139,10 @@ def test_the_rows_of_a_comparison_are_fitted_on_its_page_and_in_the_terminal(
     sizes = dict(zip(("qkv", "kv", "k", "none"), LAW, strict=True))
     monkeypatch.setattr(planted_comparison, "PARAMS", {**sizes, "placebo": 1000})
     study = planted_comparison.make_study(COMPARED)
-
-    def value(variant: str, dataset: str, configuration: dict[str, Any], seed: int) -> float:
-        return float(1 - LAW[sizes.get(variant, 1000)] * np.exp(0.01 * ((seed % 3) - 1)))
-
-    results = Results(study, *planted_comparison.plant(study, value=value))
+    tables = planted_comparison.plant(
+        study, value=lambda run: float(1 - LAW[sizes.get(run.variant, 1000)] * np.exp(0.01 * (run.seed % 3 - 1)))
+    )
+    results = Results(study, *tables)
     path = write_report(results, tmp_path)
     for said in (Reader(path.read_text(encoding="utf-8")).text, printed(result_lines(results), width=5000)):
         assert "Ten times the parameters: error × 0.40 (" in said

@@ -190,7 +190,7 @@ def test_nine_hundred_trials_take_no_more_calls_than_their_number_allows(tmp_pat
         "compare": {"baseline": "v0"},
     }
     study = parse_study(json.dumps(content))
-    trials, reports = plant(study, value=lambda variant, dataset, others, seed: 0.5 + 0.01 * seed)
+    trials, reports = plant(study, value=lambda run: 0.5 + 0.01 * run.seed)
     assert trials.height == 900
     text, calls = count_calls(lambda: terminal(study, trials, reports))
     assert "50.00%" not in text
