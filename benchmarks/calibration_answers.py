@@ -12,9 +12,8 @@ from calibration_rows import Row, average, generator, rate, repetitions
 
 from ablate.results.comparison.verdicts import HARMFUL, NON_INFERIOR, SUPERIOR, adjust, claims_of, margin_p, p_two_sided
 from ablate.results.front.answer import compare_with_best, unselected_best
-from ablate.results.statistics.adjustment import holm
 from ablate.results.statistics.intervals import metric_interval, smallest_effect, t_interval
-from ablate.results.statistics.looks import ERROR, share_of
+from ablate.results.statistics.looks import ERROR, holm, share_of
 
 SEEDS, NETWORKS, ACCURACY = 5, 6, "test_accuracy"
 EQUAL = np.zeros(NETWORKS)

@@ -53,7 +53,7 @@ def pigeonhole(values: np.ndarray, random: np.random.Generator, draws: int = 200
     seeds, samples = values.shape
     rows, columns = (random.multinomial(n, np.full(n, 1 / n), draws) / n for n in (seeds, samples))
     low, high = np.quantile(((rows @ values) * columns).sum(axis=1), (0.025, 0.975))
-    return Interval(mean=float(values.mean()), low=low, high=high, n=seeds, sd=math.nan, level=0.95)
+    return Interval(mean=float(values.mean()), low=low, high=high, n=seeds, sd=math.nan)
 
 
 def populations(share: float) -> Iterator[Row]:

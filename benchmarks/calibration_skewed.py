@@ -10,9 +10,8 @@ from calibration_rows import Row, average, generator, rate, repetitions
 
 from ablate.results.comparison.verdicts import NON_INFERIOR, TRUSTED, margin_p, p_two_sided
 from ablate.results.comparison.words import paired_sd
-from ablate.results.statistics.adjustment import holm
 from ablate.results.statistics.intervals import smallest_effect
-from ablate.results.statistics.looks import ERROR
+from ablate.results.statistics.looks import ERROR, holm
 from ablate.results.statistics.skewness import collapsed_seeds, doubts
 
 ALONE, BOTH = "t test alone (not used)", "with the second test"

@@ -48,15 +48,13 @@ def on_log_errors(errors: list[float]) -> Interval:
     if min(errors) <= 0 or len(errors) < FEWEST_SKEWED:
         return plain
     low, high = map(math.exp, log_mean_ends(t_interval([math.log(error) for error in errors])))
-    return Interval(
-        mean=plain.mean, low=min(low, plain.mean), high=max(high, plain.mean), n=plain.n, sd=plain.sd, level=0.95
-    )
+    return Interval(mean=plain.mean, low=min(low, plain.mean), high=max(high, plain.mean), n=plain.n, sd=plain.sd)
 
 
 def reported(errors: list[float]) -> Interval:
     """Return the interval of an error as the reports show that of the accuracy."""
     found = metric_interval("val_accuracy", [1 - error for error in errors])
-    return Interval(mean=1 - found.mean, low=1 - found.high, high=1 - found.low, n=found.n, sd=found.sd, level=0.95)
+    return Interval(mean=1 - found.mean, low=1 - found.high, high=1 - found.low, n=found.n, sd=found.sd)
 
 
 def coverage(errors: np.ndarray, drawn: int, interval: Callable[[list[float]], Interval]) -> float:

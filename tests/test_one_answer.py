@@ -163,9 +163,9 @@ def test_a_curve_and_a_trial_s_lines_leave_out_the_mean_that_a_replicate_lacks(t
         snapshot = world.ledger.snapshot("s")
         trials, reports = trials_table(snapshot), reports_table(snapshot)
         found = Findings(Results(world.study, trials, reports), "digits")
-        points, _, _ = learning_curves(world.study, found, "val_loss")
+        points, _, _ = learning_curves(found, "val_loss")
         assert [point["epoch"] for point in points] == [1]
-        assert [p["epoch"] for p in learning_curves(world.study, found, "val_accuracy")[0]] == [1, 9]
+        assert [p["epoch"] for p in learning_curves(found, "val_accuracy")[0]] == [1, 9]
         lines = [
             line.split() for line in printed(*details_lines(trial_details("s", world.settings, number=0))).splitlines()
         ]

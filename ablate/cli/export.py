@@ -56,7 +56,7 @@ def export(
         return
     if trial is not None or dataset is not None or replicate:
         raise RequestError(f"{form} holds the whole study. For the model of one trial: ablate export model {study} …")
-    from ablate.studies.export import export_optuna
+    from ablate.studies.optuna_file import export_optuna
 
     with errors.status("Exporting"):
         place, names = export_optuna(study, asked, to=to)

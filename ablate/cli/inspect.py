@@ -243,7 +243,7 @@ def maps(
     asked: Locations,
 ) -> None:
     """Draw the attention maps of a trained network: similarity and weights of each block and head."""
-    from ablate.results.report import write_maps
+    from ablate.results.report.attention_maps import write_maps
     from ablate.studies.network import attention_maps, load_network
 
     network = load_network(study, asked, number=trial, dataset=dataset, replicate=replicate)
@@ -284,7 +284,7 @@ def ui(
     The server answers only a browser that has opened a printed address, and it changes nothing.
     """
     from ablate.studies.live import Views, listening, live_server, mlflow_beside, read_token
-    from ablate.tracking import StudyPage, serve
+    from ablate.tracking.ui import StudyPage, serve
 
     token, is_new = read_token(host, token_file)
     command, link = mlflow_beside(asked, mlflow, port + 1)

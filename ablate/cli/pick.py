@@ -15,8 +15,7 @@ from ablate.cli.terminal import console, errors, print_json
 from ablate.studies.locations import Locations
 
 if TYPE_CHECKING:
-    from ablate.studies.curve_reading import Reading
-    from ablate.studies.pick import Pick
+    from ablate.studies.pick import Pick, Reading
 
 pick_app = typer.Typer()
 
@@ -54,14 +53,14 @@ def pick_network(
     as_json: options.AsJson = False,
 ) -> None:
     """Print the settings of the best network that keeps every bound; with several objectives and no bound the front."""
-    from ablate.results.front.terminal import front_lines
-    from ablate.studies.curve_reading import readings
+    from ablate.results.front.table import front_lines
     from ablate.studies.pick import (
         as_values,
         choice_text,
         pick,
         read_assignment,
         read_bounds,
+        readings,
         settings_text,
         study_text,
         write_new,
@@ -113,8 +112,7 @@ def _print_curve(found: list[Reading], *, as_json: bool) -> None:
 
 def _print(picks: list[Pick], again: Path | None, study: str) -> None:
     """Print settings as YAML, one document for each data set; what else is known of a network are comments."""
-    from ablate.results.front.picked import choice_lines, missed_line
-    from ablate.results.front.picking import NoChoice
+    from ablate.results.front.picking import NoChoice, choice_lines, missed_line
     from ablate.studies.pick import settings_text
 
     for each in picks:

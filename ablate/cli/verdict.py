@@ -67,7 +67,7 @@ def verdict(
         sys.exit(of_files.exit_code)
     if study is None or key is not None or margin is not None or higher is not None:
         raise RequestError("--key, --margin, --higher and --lower belong to --values; a study file has its own")
-    from ablate.results.comparison.terminal import verdict_lines
+    from ablate.results.comparison.table import verdict_lines
     from ablate.studies.stored import read_study
     from ablate.studies.verdict import judge
 

@@ -19,7 +19,8 @@ from ablate.driver.data_checks import check_data
 from ablate.ledger import Ledger
 from ablate.studies.locations import Locations
 from ablate.study import load_study
-from ablate.tracking import default_uri, reachable, require_mlflow
+from ablate.tracking.address import default_uri
+from ablate.tracking.store import reachable, require_mlflow
 
 SOFTWARE = ("ray", "torch", "optuna", "mlflow", "sqlalchemy")
 PAUSES = (5.0, 10.0, 20.0, 40.0, 60.0)  # seconds between checks; the last one repeats

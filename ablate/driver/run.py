@@ -41,6 +41,7 @@ from ablate.base.redaction import error_text, redact_url
 from ablate.base.waiting import LATE, after
 from ablate.core.config import DatasetFacts
 from ablate.core.objectives import stopped_text
+from ablate.core.registry import TRACKERS
 from ablate.core.trainable import Trainable, load_trainable
 from ablate.core.trial import TrialConfig, TrialState, checkpoint_folder, seed_place
 from ablate.driver import resume as resumption
@@ -78,7 +79,7 @@ from ablate.studies import homes as places
 from ablate.studies.report import write_results, writing_text
 from ablate.studies.stored import KNOWN_SIZES, knowing, known_sizes, results_of, select_networks, with_files
 from ablate.study import Study, parse_study, read_study
-from ablate.tracking import TRACKERS, Tracker, build_trackers, sync_periodically
+from ablate.tracking import Tracker, build_trackers, sync_periodically
 from ablate.tuning import Search, require_searchable
 from ablate.tuning.state.planned import planned_trials
 

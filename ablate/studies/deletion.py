@@ -16,7 +16,7 @@ from ablate.ledger import Ledger, StudyRecord
 from ablate.studies.homes import continue_from, is_of_ledger
 from ablate.studies.locations import Locations
 from ablate.studies.stored import open_ledger
-from ablate.tracking import default_uri
+from ablate.tracking.address import default_uri
 
 LEDGER_FILES = "ledger.*"  # SQLite's files in a home, and the mark that names the ledger
 

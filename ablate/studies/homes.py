@@ -69,7 +69,7 @@ def mark(place: Place, ledger: Ledger) -> None:
     now = Owner(ledger_id=ledger.id, storage=ledger.url)
     try:
         if _read(place) != now:
-            text = json.dumps({"ledger_id": now.ledger_id, "storage": now.storage}, indent=1)
+            text = json.dumps(vars(now), indent=1)
             open_folder(place).write(MARK, f"{text}\n".encode())
     except OSError as error:
         raise CheckpointDownError(f"{redact_url(place)}: cannot be written ({error_text(error, place)})") from error

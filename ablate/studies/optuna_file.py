@@ -25,20 +25,39 @@ from optuna.trial import TrialState as OptunaState
 from sqlalchemy import StaticPool, func, select
 
 from ablate.base.errors import RequestError
-from ablate.base.files import new_file
+from ablate.base.files import make_folder, new_file
 from ablate.core.objectives import SIZE_COLUMNS, constraint_text, means, quality_objective, violation
 from ablate.core.trial import TrialState
 from ablate.ledger import ReportRecord, TrialRecord
 from ablate.results.front.front import objective_values
-from ablate.results.trials.tables import trials_table
-from ablate.studies.stored import Stored, cover_datasets
+from ablate.results.trials.tables import cannot_write, trials_table
+from ablate.studies.locations import Locations
+from ablate.studies.stored import Stored, cover_datasets, read_study
 from ablate.study import Study
 from ablate.study.space import Choices, FloatRange, Range
 from ablate.tuning.sampling.search_space import distribution_of
 
 STUDY_MARK = "ablate.study"  # user attribute of each Optuna study: by it a later export knows that the file is its own
+OPTUNA_FILE = "optuna.db"
 DATASET_MARK = "ablate.dataset"
 BIGGEST = sys.float_info.max
+
+
+def export_optuna(name: str, locations: Locations, *, to: Path | None) -> tuple[Path, list[str]]:
+    """Write study `name` and return the path of the file, and the names of the Optuna studies in it.
+
+    `to` is by default in the study's home. Raises RequestError for a URL and if a file of another origin is there, and
+    ResultsDownError if the disk cannot be written.
+    """
+    found = read_study(name, locations)
+    if to is not None and to.parts[:1] == ("sqlite:",):
+        raise RequestError(f"{to}: write the path of a file, such as {name}.db, and no URL")
+    place = (to if to is not None else locations.make_home(name) / OPTUNA_FILE).absolute()
+    make_folder(place.parent)
+    try:
+        return place, write_optuna(found, place)
+    except OSError as error:
+        raise cannot_write(str(place), error) from error
 
 
 def write_optuna(found: Stored, file: Path) -> list[str]:
@@ -72,7 +91,7 @@ def real_distribution(spec: Range) -> BaseDistribution:
     Choices that Python takes for equal, such as 1 and true, are written as JSON.
     """
     if isinstance(spec, Choices):
-        return CategoricalDistribution(tuple(_choice(spec, value) for value in spec.choices))
+        return CategoricalDistribution(tuple(real_value(spec, value) for value in spec.choices))
     if isinstance(spec, FloatRange) and spec.step is not None and (spec.count() or 1) > 1:
         return FloatDistribution(spec.bounds[0], spec.at((spec.count() or 1) - 1), step=spec.step)
     return distribution_of(spec)
@@ -80,11 +99,7 @@ def real_distribution(spec: Range) -> BaseDistribution:
 
 def real_value(spec: Range, value: Any) -> Any:
     """Return a setting's value as `real_distribution` writes it."""
-    return _choice(spec, value) if isinstance(spec, Choices) else value
-
-
-def _choice(spec: Choices, value: Any) -> Any:
-    return value if len(set(spec.choices)) == len(spec.choices) else json.dumps(value)
+    return json.dumps(value) if isinstance(spec, Choices) and len({*spec.choices}) < len(spec.choices) else value
 
 
 def _add_study(storage: RDBStorage, study: Study, dataset: str, found: Stored) -> str:

@@ -38,9 +38,7 @@ def write_paper(
     name: str, locations: Locations, columns: Sequence[str] = (), names: Mapping[str, str] | None = None
 ) -> Path:
     """Write report/table.tex of study `name`, its table for a paper (`paper`); return the file's path."""
-    found = _read(name, locations)
-    snapshot = with_files(found.snapshot, locations)
-    text = paper(Results.of(cover_datasets(found.study, snapshot.trials), snapshot), columns, names)
+    text = paper(_read(name, locations).results, columns, names)
     folder = locations.make_home(name) / "report"
     try:
         DiskFolder(folder).write("table.tex", text.encode())
@@ -51,7 +49,7 @@ def write_paper(
 
 def _read_results(name: str, locations: Locations) -> Results:
     found = _read(name, locations)
-    return _with_tables(found.study, with_files(found.snapshot, locations), locations.make_home(name))
+    return _with_tables(found.study, found.snapshot, locations.make_home(name))
 
 
 def _read(name: str, locations: Locations) -> Stored:
@@ -59,7 +57,7 @@ def _read(name: str, locations: Locations) -> Stored:
     with open_ledger(name, locations) as ledger:
         found = Stored.of(ledger, name)
         refuse_other_ledger(locations.home(name), name, ledger, locations)
-    return found
+    return replace(found, snapshot=with_files(found.snapshot, locations))
 
 
 def write_results(study: Study, snapshot: Snapshot, home: Path) -> Path:

@@ -15,8 +15,7 @@ from ablate.core.objectives import count_states
 from ablate.core.trial import TrialState
 from ablate.ledger import EventRecord, StudyRecord
 from ablate.ledger.requests import CLOSE, JUDGE, STOP, Request, find_refused, find_unanswered
-from ablate.results.comparison.fitted import comparison_fits
-from ablate.results.comparison.rows import as_values, comparison
+from ablate.results.comparison.rows import as_values, comparison, comparison_fits
 from ablate.results.front.budget import ended_early_text, hours_content, hours_text
 from ablate.results.front.findings import findings
 from ablate.results.front.fitted import fits_table, search_fits
@@ -71,7 +70,7 @@ def results_as_values(found: Stored) -> dict[str, Any]:
     """
     if found.results.study.compare is not None:
         fits = fits_table(comparison_fits(found.results).values()).to_dicts()
-        return {"comparison": as_values(comparison(found.results)), "fit": fits}
+        return {"comparison": [*map(as_values, comparison(found.results).to_dicts())], "fit": fits}
     known = findings(found.results)
     withheld = {name: each.withheld for name, each in known.items()}
     best = {

@@ -13,7 +13,6 @@ from rich.console import RenderableType
 
 from ablate.base.errors import RequestError, did_you_mean
 from ablate.base.files import refuse_links
-from ablate.core.config import LARGEST
 from ablate.core.objectives import ranked
 from ablate.core.trial import TrialConfig, TrialState
 from ablate.ledger import EventRecord, Ledger, Snapshot, StudyRecord, TrialRecord
@@ -141,28 +140,24 @@ def trial_of(found: Stored, number: int | None, dataset: str | None) -> TrialRec
 
     Raises RequestError if there is no such trial, or several.
     """
-    place = _place(found.study, trials_table(found.snapshot), number, dataset)
-    return next(t for t in found.snapshot.trials if (t.key.dataset, t.key.number) == place)
-
-
-def _place(study: Study, trials: pl.DataFrame, number: int | None, dataset: str | None) -> tuple[str, int]:
+    study, trials = found.study, found.snapshot.trials
     if dataset is not None and dataset not in study.datasets:
         raise RequestError(f"study {study.name!r} has no data set {dataset!r}. {did_you_mean(dataset, study.datasets)}")
-    rows = trials if dataset is None else trials.filter(pl.col("dataset") == dataset)
+    places = [place for place, trial in enumerate(trials) if dataset in (None, trial.key.dataset)]
     if number is not None:
-        rows = rows.filter(pl.col("trial") == min(number, LARGEST))
-        if rows.height != 1:
-            several = f"several data sets have one. Type --dataset to say which: {', '.join(rows['dataset'])}"
+        own = [trials[place] for place in places if trials[place].key.number == number]
+        if len(own) != 1:
+            names = ", ".join(trial.key.dataset for trial in own)
+            several = f"several data sets have one. Type --dataset to say which: {names}"
             raise RequestError(
-                f"trial {number} of study {study.name!r}: {several if rows.height else 'there is no such trial'}"
+                f"trial {number} of study {study.name!r}: {several if own else 'there is no such trial'}"
             )
-        return rows["dataset"][0], number
-    complete = rows.filter(pl.col("state") == TrialState.COMPLETE, pl.col("stage") != "tune")
-    if not complete.height:
+        return own[0]
+    complete = [p for p in places if trials[p].state is TrialState.COMPLETE and trials[p].config.stage != "tune"]
+    if not complete:
         raise RequestError(f"study {study.name!r} has no complete trial yet")
-    states = complete["state"].to_list()
-    best = ranked(study.objectives, study.constraints, states, column_of(complete, "search"))[0]
-    return complete["dataset"][best], complete["trial"][best]
+    values, states = column_of(trials_table(found.snapshot)[complete], "search"), [TrialState.COMPLETE] * len(complete)
+    return trials[complete[ranked(study.objectives, study.constraints, states, values)[0]]]
 
 
 def cover_datasets(study: Study, trials: Iterable[TrialRecord]) -> Study:

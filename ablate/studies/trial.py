@@ -89,12 +89,9 @@ def details_lines(found: Mapping[str, Any]) -> Iterator[RenderableType]:
         f"{found['trial']} ({found['stage']}{source}{variant}): {found['state']} after {found['epochs']} of "
         f"{found['max_epochs']} {found['unit']}s, {found['wall_seconds']:.1f} s of training{again}"
     )
-    sizes = ", ".join(
-        f"{count(found[name])} {word}"
-        for name, word in (("params", "parameters"), ("flops", "FLOPs"))
-        if found[name] is not None
+    sizes = sizes_text(found) + "".join(
+        f", {name} {value:.4g}" for name, value in found["size"].items() if name not in SIZE_METRICS
     )
-    sizes += "".join(f", {name} {value:.4g}" for name, value in found["size"].items() if name not in SIZE_METRICS)
     yield Text(f"{sizes}{'; ' if sizes else ''}seeds {config['seeds']}")
     for name, value in config["parameters"].items():
         yield Text(f"  {name}: {value}")
@@ -128,6 +125,12 @@ def details_lines(found: Mapping[str, Any]) -> Iterator[RenderableType]:
         yield from (Text(f"  {line}", style="dim") for line in lines[-LINES_SHOWN:])
     if found["error"]:
         yield Text(f"{found['state']}: {found['error']}", style="red")
+
+
+def sizes_text(found: Mapping[str, Any]) -> str:
+    """Return the parameters and FLOPs of a trial, as far as they are known."""
+    words = {"params": "parameters", "flops": "FLOPs"}
+    return ", ".join(f"{count(found[name])} {word}" for name, word in words.items() if found[name] is not None)
 
 
 def epoch_rows(reports: Sequence[Mapping[str, Any]], unit: str) -> tuple[list[str], list[list[str]]]:

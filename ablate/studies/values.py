@@ -18,9 +18,9 @@ from ablate.base.errors import RequestError, did_you_mean
 from ablate.base.plain_text import counted
 from ablate.base.redaction import error_text
 from ablate.core.objectives import is_higher_better, is_share, unknown_direction
-from ablate.results.comparison.compared_samples import Values
 from ablate.results.comparison.judged import FEWEST, judge_alone
-from ablate.results.comparison.runs import Paired
+from ablate.results.comparison.rows import as_values
+from ablate.results.comparison.runs import Paired, Values
 from ablate.results.comparison.verdicts import CLAIMS, INCONCLUSIVE, against_margin, claims_of, p_above, refuted_by
 from ablate.results.comparison.words import sentence
 from ablate.results.rendering.numbers import capital, spell_metric
@@ -54,9 +54,7 @@ class FileVerdict:
         """Return plain values (docs/json.md)."""
         counts = dict(zip(("rows_of_baseline", "rows", "paired"), self.counts, strict=True))
         names = ("metric", "better", "margin", "verdict", "difference", "low", "high", "n", "p", "remark")
-        row = {name: self.row[name] for name in names}
-        for name in ("claims", "refuted"):
-            row[name] = None if self.row[name] is None else list(filter(None, self.row[name].split(", ")))
+        row = as_values({name: self.row[name] for name in (*names, "claims", "refuted")})
         required = [{"claim": each.claim, "answer": each.answer} for each in self.required]
         files = dict(zip(("baseline", "file"), map(str, self.files), strict=True))
         return {**files, "key": self.key, **counts, **row, "required": required}

@@ -12,9 +12,8 @@ from ablate.base.errors import RequestError, did_you_mean
 from ablate.core.objectives import given_for
 from ablate.results.comparison.comparison_warnings import comparison_warnings
 from ablate.results.comparison.design import columns
-from ablate.results.comparison.next_step import NextStep, next_step
 from ablate.results.comparison.rows import as_values, first_metric, verdicts
-from ablate.results.comparison.verdicts import CLAIMS, HOLDS, REFUTED, UNDECIDED, answer_to
+from ablate.results.comparison.verdicts import CLAIMS, HOLDS, REFUTED, UNDECIDED, NextStep, answer_to, next_step
 from ablate.results.statistics.looks import compared_looks
 from ablate.results.trials.study_warnings import StudyWarning
 from ablate.studies.stored import Stored, require_compared
@@ -68,7 +67,7 @@ class Judgement:
             "metric": self.metric,
             "looks": list(self.looks),
             "warnings": [*map(asdict, self.warnings)],
-            "verdicts": as_values(self.table),
+            "verdicts": [*map(as_values, self.table.to_dicts())],
             "next": None if self.step is None else asdict(self.step),
             "required": [*map(asdict, self.required)],
         }

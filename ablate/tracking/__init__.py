@@ -9,25 +9,10 @@ from typing import Any
 from ablate.base.files import Place
 from ablate.core.registry import TRACKERS
 from ablate.ledger import StudyWriter
-from ablate.tracking.address import default_uri
-from ablate.tracking.sqlite_store import require_mlflow
-from ablate.tracking.store import reachable
 from ablate.tracking.tracker import Patient, Several, Tracker, sync_periodically
-from ablate.tracking.ui import StudyPage, UiCommand, serve, ui_command
+from ablate.tracking.ui import StudyPage
 
-__all__ = [
-    "TRACKERS",
-    "StudyPage",
-    "Tracker",
-    "UiCommand",
-    "build_trackers",
-    "default_uri",
-    "reachable",
-    "require_mlflow",
-    "serve",
-    "sync_periodically",
-    "ui_command",
-]
+__all__ = ["StudyPage", "Tracker", "build_trackers", "sync_periodically"]
 
 
 def build_trackers(

@@ -1,13 +1,21 @@
-"""The location of the tracking store, and MLflow's settings in the environment."""
+"""The location of the tracking store, MLflow's settings in the environment, and a study's environment as tags."""
 
 from __future__ import annotations
 
+import getpass
 import os
+import platform
+import socket
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from ablate import __version__
 from ablate.base.files import sqlite_url
 
 DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
+PACKAGES = ("torch", "ray", "optuna", "mlflow")
+GIT_SECONDS = 5.0
 # MLflow's defaults send usage data, print a progress bar and a link per run, and block for minutes if a server
 # is down; the tracker retries by itself. A variable that the user has set does not change.
 ENVIRONMENT = {
@@ -45,3 +53,42 @@ def quiet_environment() -> None:
     """Set the defaults of ENVIRONMENT for this process and its children, except those that the user has set."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+
+
+def environment_tags() -> dict[str, str]:
+    """Return tags of this process: versions (of package metadata), host, user and, in a git checkout, its commit."""
+    tags = {
+        "mlflow.source.name": "ablate",
+        "mlflow.source.type": "LOCAL",
+        "mlflow.user": _user(),
+        "env.ablate": __version__,
+        "env.python": platform.python_version(),
+        "env.platform": platform.platform(terse=True),
+        "env.hostname": socket.gethostname(),
+    }
+    for package in PACKAGES:
+        try:
+            tags[f"env.{package}"] = version(package)
+        except PackageNotFoundError:
+            continue
+    commit = git_commit(Path.cwd())
+    if commit:
+        tags["mlflow.source.git.commit"] = commit
+    return tags
+
+
+def git_commit(folder: Path) -> str | None:
+    """Return the commit that `folder` has checked out, or None without git or a repository."""
+    command = ["git", "-C", str(folder), "rev-parse", "--verify", "--quiet", "HEAD"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=GIT_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None if done.returncode == 0 else None
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container whose user id has no name
+        return "unknown"

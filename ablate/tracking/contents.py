@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from hashlib import sha256
+from hashlib import blake2b, sha256
 from itertools import groupby
 from typing import Any
 
@@ -53,7 +52,7 @@ def milliseconds(seconds: float) -> int:
 def study_id(record: StudyRecord) -> str:
     """Return an id that distinguishes a study from others of the same name on the same MLflow server."""
     text = json.dumps([record.name, record.seed, record.created_at])
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+    return blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def study_tags(record: StudyRecord, dataset: str) -> dict[str, str]:
@@ -249,8 +248,7 @@ def final_objectives(study: Study, record: TrialRecord, reports: Sequence[Report
 
 def network(config: TrialConfig) -> tuple[str, str, int]:
     """Return the key of the trials that train one network: data set, stage, the first trial."""
-    first = config.first
-    return config.key.dataset, config.stage, first
+    return config.key.dataset, config.stage, config.first
 
 
 def pooled_points(trials: Sequence[TrialRecord], reports: Sequence[ReportRecord]) -> list[Point]:

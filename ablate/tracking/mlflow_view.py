@@ -13,11 +13,9 @@ from ablate.core.trial import TrialConfig, TrialKey, TrialState, place_of
 from ablate.ledger import Ledger, StudyRecord, StudyWriter, TrialRecord, counted_reports
 from ablate.study import Study
 from ablate.tracking import candidates, contents
-from ablate.tracking.address import artifact_root, default_uri
+from ablate.tracking.address import artifact_root, default_uri, environment_tags
 from ablate.tracking.artifacts import Artifacts
-from ablate.tracking.environment import environment_tags
-from ablate.tracking.sqlite_store import require_mlflow
-from ablate.tracking.store import PARENT, Run, Store, elsewhere, is_refusal, open_store
+from ablate.tracking.store import PARENT, Run, Store, elsewhere, is_refusal, open_store, require_mlflow
 from ablate.tracking.tracker import WriteFiles, attempt
 from ablate.tracking.view import experiment_tags
 

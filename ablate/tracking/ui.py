@@ -28,8 +28,8 @@ from ablate.base.files import sqlite_file
 from ablate.base.redaction import redact_url
 from ablate.base.scratch import scratch_folder
 from ablate.tracking.address import DATABASES, ENVIRONMENT, artifact_root, dialect, for_mlflow
-from ablate.tracking.sqlite_store import require_mlflow
-from ablate.tracking.ui_server import DESTINATION, QUERY, TOKEN, URI
+from ablate.tracking.store import require_mlflow
+from ablate.tracking.ui_server import DESTINATION, HOST, QUERY, TOKEN, URI
 from ablate.tracking.view import VIEW, VIEW_TAG
 
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -40,10 +40,7 @@ MOST_STUDIES = 1000
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # the server is on this machine
 
 NO_CODE_FROM_HERE = {"PYTHONSAFEPATH": "1"}  # Python's `-c` puts the current folder first on the search path
-START = (
-    "import sys; sys.path.append(sys.argv[1]);"
-    " from ablate.tracking.ui_server import main; main(sys.argv[2], int(sys.argv[3]))"
-)
+START = "import sys; sys.path.append(sys.argv[1]); from ablate.tracking.ui_server import main; main(int(sys.argv[2]))"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +53,6 @@ class UiCommand:
 
     arguments: tuple[str, ...]
     environment: Mapping[str, str]
-    host: str
     port: int
 
     @property
@@ -67,11 +63,11 @@ class UiCommand:
     @property
     def url(self) -> str:
         """The address of the pages, with the token."""
-        return f"http://{self.host}:{self.port}/?{urlencode({QUERY: self.token})}"
+        return f"http://{HOST}:{self.port}/?{urlencode({QUERY: self.token})}"
 
 
-def ui_command(uri: str, *, port: int = 5000, host: str = "127.0.0.1") -> UiCommand:
-    """Return the command that serves MLflow's pages for the store at `uri` on `http://HOST:PORT`.
+def ui_command(uri: str, *, port: int = 5000) -> UiCommand:
+    """Return the command that serves MLflow's pages for the store at `uri` on a port of this machine.
 
     Raises RequestError if nothing can be served: `uri` is a server already, or its SQLite file does not exist or is not
     MLflow's.
@@ -82,13 +78,13 @@ def ui_command(uri: str, *, port: int = 5000, host: str = "127.0.0.1") -> UiComm
     if file is not None and not file.is_file():
         raise RequestError(f"{file} does not exist: no study has been tracked there yet (`ablate search FILE` does)")
     require_mlflow(uri)
-    arguments = (sys.executable, "-c", START, str(Path(ablate.__file__).parents[1]), host, str(port))
+    arguments = (sys.executable, "-c", START, str(Path(ablate.__file__).parents[1]), str(port))
     quiet = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", **ENVIRONMENT}
     # What other clients had uploaded through a server lies beside the artifacts of the studies.
     beside = {} if file is None else {DESTINATION: str(artifact_root(uri, file.parent))}
     own = {URI: for_mlflow(uri), TOKEN: secrets.token_urlsafe(24), **beside, **NO_CODE_FROM_HERE}
     environment = {**quiet, **os.environ, **own}
-    return UiCommand(arguments=arguments, environment=environment, host=host, port=port)
+    return UiCommand(arguments=arguments, environment=environment, port=port)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +145,7 @@ def study_pages(command: UiCommand) -> list[StudyPage] | None:
     """Return the page of each study on a command's server, in order of name, or None if no server answers."""
     query = urlencode({"max_results": MOST_STUDIES})
     request = urllib.request.Request(
-        f"http://{command.host}:{command.port}/api/2.0/mlflow/experiments/search?{query}",
+        f"http://{HOST}:{command.port}/api/2.0/mlflow/experiments/search?{query}",
         headers={"Authorization": f"Bearer {command.token}"},
     )
     try:

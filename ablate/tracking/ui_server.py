@@ -14,7 +14,8 @@ from urllib.parse import parse_qsl, quote, urlencode
 
 URI, DESTINATION, TOKEN = "MLFLOW_BACKEND_STORE_URI", "MLFLOW_ARTIFACTS_DESTINATION", "ABLATE_UI_TOKEN"
 QUERY = "token"  # in the printed address
-LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
+HOST = "127.0.0.1"
+LOOPBACK = (HOST, "localhost", "::1", "[::1]")
 READS = ("GET", "HEAD")
 # POST requests that only read: MLflow's searches, whose filters may be too long for an address.
 SEARCHES = re.compile(
@@ -111,7 +112,7 @@ async def _answer(send: Send, status: int, text: str, headers: dict[str, str]) -
     await send({"type": "http.response.body", "body": text.encode()})
 
 
-def main(host: str, port: int) -> None:
+def main(port: int) -> None:
     """Serve the store that the environment names until a signal ends the process."""
     import uvicorn
     from mlflow.server import constants
@@ -130,4 +131,4 @@ def main(host: str, port: int) -> None:
         warnings.simplefilter("ignore")
         from mlflow.server.fastapi_app import app  # reads the environment
 
-    uvicorn.run(Gate(app, token=token, port=port), host=host, port=port, log_level="warning")
+    uvicorn.run(Gate(app, token=token, port=port), host=HOST, port=port, log_level="warning")

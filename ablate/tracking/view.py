@@ -51,12 +51,8 @@ def _charts(study: Study) -> list[dict[str, Any]]:
     first = study.objectives[0].metric
     charts = [_chart("LINE", metricKey=first, selectedMetricKeys=[first])]
     if len(study.objectives) > 1:
-        second = study.objectives[1]
-        axes = {
-            "xaxis": {"key": second.metric, "type": "METRIC"},
-            "yaxis": {"key": first, "type": "METRIC"},
-        }
-        charts.append(_chart("SCATTER", **axes))
+        x, y = ({"key": metric, "type": "METRIC"} for metric in (study.objectives[1].metric, first))
+        charts.append(_chart("SCATTER", xaxis=x, yaxis=y))
     # MLflow excludes trials without a setting from the chart, so every trial has each of these.
     if searched := [name for name, spec in study.space.ranges.items() if not spec.when][:MOST_COLUMNS]:
         charts.append(_chart("PARALLEL", selectedParams=searched, selectedMetrics=[first]))

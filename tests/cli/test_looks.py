@@ -13,15 +13,14 @@ from scipy import stats
 
 from ablate.base.randomness import stream
 from ablate.base.spending import spend
-from ablate.results.comparison.next_step import next_step
 from ablate.results.comparison.rows import verdicts
-from ablate.results.comparison.verdicts import p_two_sided
+from ablate.results.comparison.verdicts import next_step, p_two_sided
 from ablate.results.comparison.words import next_text
 from ablate.results.statistics.intervals import seeds_needed
 from ablate.results.statistics.looks import EXPECTED, compared_looks, share_of
 from ablate.results.trials.results import Results
 from support.commands import LOCAL, checked, run, write_study
-from support.planted_comparison import make_study, plant
+from support.planted_comparison import Run, make_study, plant
 
 CODE = """\
 def train(config, run):
@@ -113,13 +112,15 @@ def test_an_extended_comparison_says_its_looks_and_divides_its_p_values(
             assert f"raise replicates from {seeds} to {found['next']['seeds']} and add" in page
 
 
+def spread_apart(run: Run) -> float:
+    """Return accuracies that spread more over seeds in some rows than in others."""
+    return 0.8 + 0.001 * run.seed + {"kv": 0.006, "k": 0.02}.get(run.variant, 0.0) * (run.seed - 2)
+
+
 def test_the_next_step_names_the_seeds_of_the_row_that_needs_most_and_a_margin_that_decides_now() -> None:
     study = make_study(replicates=5, compare={"baseline": "qkv", "margin": {"val_accuracy": 0.01}})
 
-    def value(variant: str, dataset: str, others: dict[str, Any], seed: int) -> float:
-        return 0.8 + 0.001 * seed + {"kv": 0.006, "k": 0.02}.get(variant, 0.0) * (seed - 2)
-
-    trials, reports = plant(study, value=value)
+    trials, reports = plant(study, value=spread_apart)
     table = verdicts(Results(study, trials, reports)).filter(metric="val_accuracy")
     step = next_step(Results(study, trials), table)
     assert step is not None
@@ -128,10 +129,10 @@ def test_the_next_step_names_the_seeds_of_the_row_that_needs_most_and_a_margin_t
     assert step.seeds == max(open_rows["seeds_needed"])
     assert step.hours == pytest.approx(trials["wall_seconds"].sum() / 3600 * (step.seeds / 5 - 1))
     wider = make_study(replicates=5, compare={"baseline": "qkv", "margin": {"val_accuracy": step.margin * 1.001}})
-    decided = verdicts(Results(wider, *plant(wider, value=value))).filter(metric="val_accuracy")
+    decided = verdicts(Results(wider, *plant(wider, value=spread_apart))).filter(metric="val_accuracy")
     assert "inconclusive" not in decided["verdict"].to_list()
     narrower = make_study(replicates=5, compare={"baseline": "qkv", "margin": {"val_accuracy": step.margin * 0.999}})
-    found = verdicts(Results(narrower, *plant(narrower, value=value)))
+    found = verdicts(Results(narrower, *plant(narrower, value=spread_apart)))
     assert "inconclusive" in found.filter(metric="val_accuracy")["verdict"]
     assert next_step(Results(wider, trials), decided) is None
 
@@ -139,9 +140,9 @@ def test_the_next_step_names_the_seeds_of_the_row_that_needs_most_and_a_margin_t
 def test_a_row_with_collapsed_seeds_is_not_told_to_add_seeds() -> None:
     study = make_study(replicates=10, compare={"baseline": "qkv", "margin": {"val_accuracy": 0.01}})
 
-    def value(variant: str, dataset: str, others: dict[str, Any], seed: int) -> float:
-        own = {"kv": 0.012, "k": 0.001}.get(variant, 0.0) * ((seed * 7) % 10 - 4.5) / 2
-        return 0.8 + own - (0.4 if variant == "k" and seed in (2, 6) else 0.0)
+    def value(run: Run) -> float:
+        own = {"kv": 0.012, "k": 0.001}.get(run.variant, 0.0) * ((run.seed * 7) % 10 - 4.5) / 2
+        return 0.8 + own - 0.4 * (run.variant == "k" and run.seed in (2, 6))
 
     trials, reports = plant(study, value=value)
     table = verdicts(Results(study, trials, reports)).filter(metric="val_accuracy")
@@ -159,8 +160,8 @@ def test_a_row_with_collapsed_seeds_is_not_told_to_add_seeds() -> None:
 
 @pytest.mark.parametrize(("difference", "decided"), [(0.0, True), (-0.004, True), (-0.02, False)])
 def test_equal_differences_are_settled_by_the_seeds_that_the_sign_test_needs(difference: float, decided: bool) -> None:
-    def value(variant: str, dataset: str, others: dict[str, Any], seed: int) -> float:
-        return 0.8 + 0.01 * seed + {"kv": difference, "k": difference}.get(variant, 0.0)
+    def value(run: Run) -> float:
+        return 0.8 + 0.01 * run.seed + difference * (run.variant in ("kv", "k"))
 
     def judged(seeds: int, plans: list[Plan]) -> tuple[Results, pl.DataFrame]:
         study = make_study(replicates=seeds, compare={"baseline": "qkv", "margin": {"val_accuracy": 0.01}})
@@ -186,16 +187,13 @@ def test_of_familywise_claims_the_margin_and_seeds_are_those_of_the_corrected_te
     """Every row would be found non-inferior at the margin that is advised, also the last one in Holm's order."""
     compare = {"baseline": "qkv", "familywise": True}
 
-    def value(variant: str, dataset: str, others: dict[str, Any], seed: int) -> float:
-        return 0.8 + 0.001 * seed + {"kv": 0.006, "k": 0.02}.get(variant, 0.0) * (seed - 2)
-
     study = make_study(replicates=5, compare=compare | {"margin": {"val_accuracy": 0.01}})
-    table = verdicts(Results(study, *plant(study, value=value))).filter(metric="val_accuracy")
-    step = next_step(Results(study, *plant(study, value=value)), table)
+    table = verdicts(Results(study, *plant(study, value=spread_apart))).filter(metric="val_accuracy")
+    step = next_step(Results(study, *plant(study, value=spread_apart)), table)
     assert step is not None
     assert step.margin is not None
     wider = make_study(replicates=5, compare=compare | {"margin": {"val_accuracy": step.margin * 1.001}})
-    found = verdicts(Results(wider, *plant(wider, value=value)))
+    found = verdicts(Results(wider, *plant(wider, value=spread_apart)))
     assert "inconclusive" not in found.filter(metric="val_accuracy")["verdict"]
     for row in table.filter(pl.col("sd") > 0).iter_rows(named=True):
         level = 1 - 2 * 0.05 * share_of(2) / row["family"]

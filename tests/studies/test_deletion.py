@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from ablate.ledger import Ledger
-from support.commands import run
+from support.commands import refused, run, succeed
 from support.status_driver import STUDY, Driver
 
 
@@ -26,15 +25,16 @@ def filled(folder: Path, storage: str | None = None) -> Driver:
     return driver
 
 
-def delete(capfd: Any, driver: Driver, *words: str, name: str = "looked") -> tuple[int, str, str]:
-    return run(capfd, "delete", name, "--runs-dir", str(driver.runs), *words)
+def delete(driver: Driver, *words: str, name: str = "looked") -> list[str]:
+    """Return the words that delete a driver's study."""
+    return ["delete", name, "--runs-dir", str(driver.runs), *words]
 
 
 def test_it_says_what_goes_and_what_stays_and_asks(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     driver = filled(tmp_path)
     driver.leave()
     home = driver.runs / "looked"
-    code, out, err = delete(capfd, driver)
+    code, out, err = run(capfd, *delete(driver))
     assert code == 2
     assert f"goes:  3 trials and 6 reports in sqlite:///{home}/ledger.sqlite" in out.splitlines()[1]
     assert out.splitlines()[2].startswith(f"  goes:  {home} (")
@@ -42,12 +42,10 @@ def test_it_says_what_goes_and_what_stays_and_asks(tmp_path: Path, capfd: pytest
     assert out.splitlines()[-1] == "  stays: what other trackers show, your code and your data"
     assert "nothing was deleted. To delete study 'looked' without a question, type --yes" in err
     assert (home / "ledger.sqlite").exists()
-    code, out, _ = delete(capfd, driver, "--yes")
-    assert (code, out.splitlines()[-1]) == (0, "Study 'looked' is deleted.")
+    assert succeed(capfd, *delete(driver, "--yes")).splitlines()[-1] == "Study 'looked' is deleted."
     assert not home.exists()
     assert list(driver.runs.iterdir()) == []
-    code, _, err = delete(capfd, driver, "--yes")
-    assert (code, "there is no study in" in err) == (2, True)
+    assert "there is no study in" in refused(capfd, *delete(driver, "--yes"))
 
 
 @pytest.mark.parametrize("answer", [True, False])
@@ -58,7 +56,7 @@ def test_the_answer_counts(
     driver.leave()
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     monkeypatch.setattr("typer.confirm", lambda question: answer)
-    code, out, _ = delete(capfd, driver)
+    code, out, _ = run(capfd, *delete(driver))
     assert code == (0 if answer else 1)
     assert ("Nothing was deleted." in out) is not answer
     assert (driver.runs / "looked").exists() is not answer
@@ -68,7 +66,7 @@ def test_a_study_that_is_driven_is_refused_and_nothing_is_gone(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     driver = filled(tmp_path)
-    code, _, err = delete(capfd, driver, "--yes")
+    code, _, err = run(capfd, *delete(driver, "--yes"))
     assert code == 75
     assert "study 'looked' is held by ada (process 12)" in err
     assert (driver.runs / "looked" / "checkpoints" / "digits" / "000000" / "seed-0" / "model.bin").exists()
@@ -84,7 +82,7 @@ def test_no_link_is_followed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) 
     (outside / "kept.txt").write_text("kept")
     (home / "models").symlink_to(outside)
     (home / "checkpoints" / "digits" / "000000" / "link").symlink_to(outside / "kept.txt")
-    assert delete(capfd, driver, "--yes")[0] == 0
+    succeed(capfd, *delete(driver, "--yes"))
     assert not home.exists()
     assert (outside / "kept.txt").read_text() == "kept"
 
@@ -98,7 +96,7 @@ def test_a_linked_home_or_ledger_is_refused(linked: str, tmp_path: Path, capfd: 
     shutil.move(place, elsewhere)
     place.symlink_to(elsewhere)
     before = sorted(elsewhere.rglob("*")) if linked == "home" else elsewhere.read_bytes()
-    code, _, err = delete(capfd, driver, "--yes")
+    code, _, err = run(capfd, *delete(driver, "--yes"))
     assert code in (2, 75)
     assert "link" in err, err
     assert (sorted(elsewhere.rglob("*")) if linked == "home" else elsewhere.read_bytes()) == before
@@ -108,16 +106,14 @@ def test_a_linked_home_or_ledger_is_refused(linked: str, tmp_path: Path, capfd: 
 def test_a_path_is_no_name(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     driver = filled(tmp_path)
     driver.leave()
-    code, _, err = delete(capfd, driver, "--yes", name=name)
-    assert (code, "is no name of a study" in err) == (2, True), err
+    assert "is no name of a study" in refused(capfd, *delete(driver, "--yes", name=name))
     assert (driver.runs / "looked" / "ledger.sqlite").exists()
 
 
 def test_a_mistyped_name_suggests_the_known_one(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     driver = filled(tmp_path)
     driver.leave()
-    code, _, err = delete(capfd, driver, "--yes", name="loked")
-    assert (code, "Did you mean 'looked'?" in err) == (2, True)
+    assert "Did you mean 'looked'?" in refused(capfd, *delete(driver, "--yes", name="loked"))
 
 
 def test_of_a_shared_ledger_other_studies_stay_and_a_new_one_may_have_the_name(
@@ -132,16 +128,15 @@ def test_of_a_shared_ledger_other_studies_stay_and_a_new_one_may_have_the_name(
     foreign.mkdir(parents=True)
     (foreign / "mine.txt").write_text("mine")
     where = ["--storage", storage, "--yes"]
-    code, out, _ = run(capfd, "delete", "looked", "--runs-dir", str(tmp_path / "foreign"), "--storage", storage)
+    _, out, _ = run(capfd, "delete", "looked", "--runs-dir", str(tmp_path / "foreign"), "--storage", storage)
     assert f"stays: {foreign}: it does not say that it belongs to this ledger" in out
-    assert delete(capfd, driver, *where)[0] == 0
+    succeed(capfd, *delete(driver, *where))
     assert not (driver.runs / "looked").exists()
     assert (foreign / "mine.txt").exists()
     with Ledger.open(storage) as ledger:
         assert [record.name for record in ledger.studies()] == ["stays"]
         assert (len(ledger.trials("stays")), ledger.trials("looked"), ledger.reports("looked")) == (2, [], [])
-    code, _, err = delete(capfd, driver, *where)
-    assert (code, "'looked' is not in" in err) == (2, True)
+    assert "'looked' is not in" in refused(capfd, *delete(driver, *where))
     again = Driver(tmp_path / "again", storage=storage)
     again.run(1)
     assert len(again.ledger.trials("looked")) == 1
@@ -155,7 +150,7 @@ def test_a_killed_deletion_is_finished_by_another(
     driver.leave()
     with monkeypatch.context() as patch:
         patch.setattr("ablate.ledger.StudyWriter.delete_study", lambda self: (_ for _ in ()).throw(KeyboardInterrupt))
-        assert delete(capfd, driver, "--yes")[0] == 130
+        assert run(capfd, *delete(driver, "--yes"))[0] == 130
     assert not (driver.runs / "looked" / "checkpoints").exists()
-    assert delete(capfd, driver, "--yes")[0] == 0
+    succeed(capfd, *delete(driver, "--yes"))
     assert not (driver.runs / "looked").exists()

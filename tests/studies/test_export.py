@@ -24,7 +24,7 @@ from ablate.results.front.front import front
 from ablate.results.trials.tables import trials_table
 from ablate.studies.optuna_file import _insert, real_distribution, real_value
 from ablate.study.space import Choices, FloatRange
-from support.commands import run
+from support.commands import refused, succeed
 from support.searches import report_at, run_all, run_trial
 from support.status_driver import Driver
 
@@ -84,8 +84,7 @@ def next_config(driver: Driver) -> Any:
 
 def exported(capfd: pytest.CaptureFixture[str], driver: Driver, *more: str) -> Path:
     """Export to an Optuna storage and return the path that the command says."""
-    code, out, err = run(capfd, "export", "optuna", "looked", "--runs-dir", str(driver.runs), *more)
-    assert code == 0, err
+    out = succeed(capfd, "export", "optuna", "looked", "--runs-dir", str(driver.runs), *more)
     assert "looked/digits, looked/more" in out
     return Path(out.strip().splitlines()[-1].removeprefix("Written: "))
 
@@ -175,8 +174,7 @@ def test_exporting_again_shows_the_present_and_replaces_only_its_own_file(tmp_pa
     (tmp_path / "text").write_text("kept")
     for kept in (foreign, file, tmp_path / "text", tmp_path):
         content = kept.read_bytes() if kept.is_file() else b""
-        code, _, err = run(capfd, "export", "optuna", "looked", str(kept), "--runs-dir", str(driver.runs))
-        assert code == 2
+        err = refused(capfd, "export", "optuna", "looked", str(kept), "--runs-dir", str(driver.runs))
         assert "no export of study 'looked'" in " ".join(err.split())
         assert (kept.read_bytes() if kept.is_file() else b"") == content
 
@@ -209,16 +207,14 @@ def test_choices_that_python_takes_for_equal_stay_apart() -> None:
 def test_an_export_to_a_url_is_refused(place: str, tmp_path: Path, capfd: Any, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     driver = filled(tmp_path)
-    code, _, err = run(capfd, "export", "optuna", "looked", place, "--runs-dir", str(driver.runs))
-    assert code == 2
+    err = refused(capfd, "export", "optuna", "looked", place, "--runs-dir", str(driver.runs))
     assert "write the path of a file, such as looked.db, and no URL" in err
     assert not Path("sqlite:").exists()
 
 
 def test_an_unknown_study_is_one_line_and_nothing_is_written(tmp_path: Path, capfd: Any) -> None:
     driver = filled(tmp_path)
-    code, _, err = run(capfd, "export", "optuna", "loked", str(tmp_path / "out"), "--runs-dir", str(driver.runs))
-    assert code == 2
+    err = refused(capfd, "export", "optuna", "loked", str(tmp_path / "out"), "--runs-dir", str(driver.runs))
     assert "Did you mean 'looked'" in err
     assert not (tmp_path / "out").exists()
     assert [path.name for path in driver.runs.iterdir()] == ["looked"]

@@ -37,9 +37,18 @@ class Study:
         words = command or ("search", str(self.file))
         return run(self.capfd, *words, "--runs-dir", str(self.runs), *OPTIONS, *more)
 
-    def begin(self, *more: str) -> None:
-        code, _, err = self.search(*more)
+    def report(self, storage: str) -> tuple[int, str, str]:
+        return run(self.capfd, "report", "tiny", "--runs-dir", str(self.runs), "--storage", storage)
+
+    def succeed(self, *more: str, command: tuple[str, ...] = ()) -> None:
+        code, _, err = self.search(*more, command=command)
         assert code == 0, err
+
+    def refused(self, *more: str, command: tuple[str, ...] = ()) -> str:
+        """Return what is said of a search that is refused."""
+        code, _, err = self.search(*more, command=command)
+        assert code == 2, err
+        return err
 
     def contents(self) -> dict[str, bytes]:
         """Return all files but SQLite's own beside its databases."""
@@ -60,18 +69,15 @@ def study(tmp_path: Path, capfd: Capture) -> Study:
 @pytest.mark.parametrize("there", [True, False], ids=["folder", "no folder"])
 @pytest.mark.parametrize("marked", [True, False], ids=["marked", "of an older ablate"])
 def test_a_mistyped_storage_is_refused_and_makes_nothing(study: Study, there: bool, marked: bool) -> None:
-    study.begin()
+    study.succeed()
     if not marked:
         (study.home / "ledger.json").unlink()
     other = study.folder / "other" / "ledger.sqlite"
     if there:
         other.parent.mkdir()
     before = study.contents()
-    for command in ((), ("resume", "tiny"), ("report", "tiny")):
-        if command[:1] == ("report",):
-            code, _, err = run(study.capfd, *command, "--runs-dir", str(study.runs), "--storage", f"sqlite:///{other}")
-            assert code != 0
-            continue
+    assert study.report(f"sqlite:///{other}")[0] != 0
+    for command in ((), ("resume", "tiny")):
         code, _, err = study.search("--storage", f"sqlite:///{other}", command=command)
         assert len(err.strip().splitlines()) == 1, err
         if not command:
@@ -86,20 +92,11 @@ def test_a_mistyped_storage_is_refused_and_makes_nothing(study: Study, there: bo
 @pytest.mark.services
 def test_a_home_is_not_shared_with_another_ledger_that_exists(study: Study, tmp_path_factory: Any) -> None:
     other = Study(tmp_path_factory.mktemp("other"), study.capfd)
-    other.begin()
-    study.begin()
+    other.succeed()
+    study.succeed()
     before = study.contents()
-    code, _, err = study.search("--storage", f"sqlite:///{other.home}/ledger.sqlite")
-    assert (code, "belongs to the ledger" in err) == (2, True), err
-    code, _, err = run(
-        study.capfd,
-        "report",
-        "tiny",
-        "--runs-dir",
-        str(study.runs),
-        "--storage",
-        f"sqlite:///{other.home}/ledger.sqlite",
-    )
+    assert "belongs to the ledger" in study.refused("--storage", f"sqlite:///{other.home}/ledger.sqlite")
+    code, _, err = study.report(f"sqlite:///{other.home}/ledger.sqlite")
     assert (code, "belongs to the ledger" in err) == (2, True), err
     assert study.contents() == before
 
@@ -108,15 +105,12 @@ def test_a_home_is_not_shared_with_another_ledger_that_exists(study: Study, tmp_
 def test_a_new_ledger_outside_the_home_needs_its_folder(study: Study) -> None:
     folder = study.folder / "ledgers"
     url = f"sqlite:///{folder}/all.sqlite"
-    code, _, err = study.search("--storage", url)
-    assert code == 2
-    assert f"the folder {folder} does not exist" in err
+    assert f"the folder {folder} does not exist" in study.refused("--storage", url)
     assert not study.runs.exists()
     folder.mkdir()
-    study.begin("--storage", url)
+    study.succeed("--storage", url)
     assert json.loads((study.home / "ledger.json").read_text())["storage"] == url
-    code, _, err = study.search()
-    assert (code, f"Type --storage {url}" in err) == (2, True), err
+    assert f"Type --storage {url}" in study.refused()
     assert not (study.home / "ledger.sqlite").exists()
 
 
@@ -127,7 +121,7 @@ def test_what_is_still_the_same_ledger_continues(change: str, study: Study, stor
     if inside and not storage.startswith("sqlite"):
         pytest.skip("the ledger is in the home")
     more = () if inside else ("--storage", storage)
-    study.begin(*more)
+    study.succeed(*more)
     if change == "copied home":
         shutil.move(study.runs, study.folder / "elsewhere")
         study.runs = study.folder / "elsewhere"
@@ -143,7 +137,7 @@ def test_what_is_still_the_same_ledger_continues(change: str, study: Study, stor
         one.close()
         other.close()
         study.longer()
-        study.begin("--extend")
+        study.succeed("--extend")
         for file in study.home.glob("ledger.sqlite*"):
             file.unlink()
         shutil.copy(study.folder / "copy", study.home / "ledger.sqlite")
@@ -152,8 +146,7 @@ def test_what_is_still_the_same_ledger_continues(change: str, study: Study, stor
     else:
         study.runs = study.folder / "second machine"
     study.longer()
-    code, _, err = study.search("--extend", *more)
-    assert code == 0, err
+    study.succeed("--extend", *more)
     owner = json.loads((study.runs / "tiny" / "ledger.json").read_text())
     url = more[1] if more else f"sqlite:///{study.runs}/tiny/ledger.sqlite"
     with Ledger.open(url, create=False) as opened:
@@ -163,47 +156,39 @@ def test_what_is_still_the_same_ledger_continues(change: str, study: Study, stor
 
 @pytest.mark.services
 def test_checkpoints_of_a_study_that_the_ledger_does_not_know_are_not_taken(study: Study) -> None:
-    study.begin()
+    study.succeed()
     for file in study.home.glob("ledger.*"):
         file.unlink()
-    code, _, err = study.search()
-    assert (code, "holds checkpoints of a study 'tiny'" in err) == (2, True), err
+    assert "holds checkpoints of a study 'tiny'" in study.refused()
 
 
 @pytest.mark.services
 def test_a_store_belongs_to_one_ledger_too(study: Study, tmp_path_factory: Any) -> None:
     store = str(study.folder / "store")
-    study.begin("--store", store)
+    study.succeed("--store", store)
     other = Study(tmp_path_factory.mktemp("other"), study.capfd)
-    code, _, err = other.search("--store", store)
-    assert (code, f"{store}/tiny belongs to the ledger" in err) == (2, True), err
+    assert f"{store}/tiny belongs to the ledger" in other.refused("--store", store)
 
 
 @pytest.mark.services
 @pytest.mark.parametrize("command", [(), ("resume", "tiny")], ids=["search", "resume"])
 def test_the_store_is_known_and_another_is_refused_unless_asked_for(study: Study, command: tuple[str, ...]) -> None:
     store, other = str(study.folder / "store"), str(study.folder / "other")
-    study.begin("--store", store)
+    study.succeed("--store", store)
     assert list(Path(store).rglob("*.safetensors"))
     if not command:
         study.longer()
-        code, _, err = study.search("--extend", command=command)
-        assert code == 0, err
-    else:
-        code, _, err = study.search(command=command)
-        assert code == 0, err
+    study.succeed(*([] if command else ["--extend"]), command=command)
     assert not list(study.home.rglob("*.safetensors"))
     with Ledger.open(f"sqlite:///{study.home}/ledger.sqlite", create=False) as ledger:
         assert {t.key.number for t in ledger.trials("tiny") if t.attempt != 1} == set()
-    code, _, err = study.search("--store", other, command=command)
-    assert code == 2
+    err = study.refused("--store", other, command=command)
     assert f"--store {other}: study 'tiny' keeps its checkpoints in {store}." in err
     assert not Path(other).exists()
     shown = run(study.capfd, "trial", "tiny", "0", "--json", "--runs-dir", str(study.runs))[1]
     assert str(json.loads(shown)["checkpoint"]).startswith(f"{store}/tiny/")
     shutil.copytree(store, other)
-    code, _, err = study.search("--store", other, "--relocate", command=command)
-    assert code == 0, err
+    study.succeed("--store", other, "--relocate", command=command)
     with Ledger.open(f"sqlite:///{study.home}/ledger.sqlite", create=False) as ledger:
         record = ledger.study("tiny")
         assert record is not None
@@ -214,15 +199,12 @@ def test_the_store_is_known_and_another_is_refused_unless_asked_for(study: Study
 def test_tracking_is_known_and_another_is_refused_unless_asked_for(study: Study) -> None:
     one, other = (f"sqlite:///{study.folder}/{name}.db" for name in ("one", "other"))
     tracked = ("--tracker", "mlflow")
-    study.begin(*tracked, "--tracking-uri", one)
+    study.succeed(*tracked, "--tracking-uri", one)
     study.longer()
-    code, _, err = study.search("--extend", *tracked)
-    assert code == 0, err
+    study.succeed("--extend", *tracked)
     assert not (study.runs / "mlflow.db").exists()
-    code, _, err = study.search(*tracked, "--tracking-uri", other)
-    assert (code, f"study 'tiny' is shown in {one}" in err) == (2, True), err
-    code, _, err = study.search(*tracked, "--tracking-uri", other, "--relocate")
-    assert code == 0, err
+    assert f"study 'tiny' is shown in {one}" in study.refused(*tracked, "--tracking-uri", other)
+    study.succeed(*tracked, "--tracking-uri", other, "--relocate")
 
 
 @pytest.mark.parametrize(
@@ -263,12 +245,9 @@ def test_an_interruption_names_the_command_that_continues(
 
 @pytest.mark.services
 def test_the_name_of_a_study_in_place_of_its_file_is_told_how_to_continue(study: Study) -> None:
-    study.begin()
-    code, _, err = study.search(command=("search", "tiny"))
-    assert code == 2
-    assert f"ablate resume tiny --runs-dir {study.runs}" in err
-    code, _, err = study.search(command=("search", "tinier"))
-    assert (code, "resume" in err) == (2, False), err
+    study.succeed()
+    assert f"ablate resume tiny --runs-dir {study.runs}" in study.refused(command=("search", "tiny"))
+    assert "resume" not in study.refused(command=("search", "tinier"))
 
 
 def interrupt_after_a_report(study: Study, storage: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,15 +268,13 @@ def test_trials_in_training_do_not_begin_again_in_a_home_without_their_checkpoin
 ) -> None:
     interrupt_after_a_report(study, storage, monkeypatch)
     first, study.runs = study.runs, study.folder / "second machine"
-    code, _, err = study.search("--storage", storage, command=("resume", "tiny"))
-    assert code == 2
+    err = study.refused("--storage", storage, command=("resume", "tiny"))
     assert f"{study.runs}/tiny holds no checkpoints of study 'tiny', which keeps them in its home" in err
     assert "1 trial in training would begin again" in err
     assert socket.gethostname() in err
     assert not study.runs.exists()
     shutil.copytree(first, study.runs)
-    code, _, err = study.search("--storage", storage)
-    assert code == 0, err
+    study.succeed("--storage", storage)
     with Ledger.open(storage, create=False) as ledger:
         (trial,) = ledger.trials("tiny")
         assert trial.state.finished
@@ -309,30 +286,27 @@ def test_trials_in_training_begin_again_in_another_home_where_that_is_asked_for(
 ) -> None:
     interrupt_after_a_report(study, storage, monkeypatch)
     study.runs = study.folder / "second machine"
-    code, _, err = study.search("--storage", storage, "--relocate")
-    assert code == 0, err
+    study.succeed("--storage", storage, "--relocate")
 
 
 @pytest.mark.services
 def test_a_ledger_that_was_made_anew_at_the_same_place_is_named_as_that(study: Study) -> None:
     url = f"sqlite:///{study.folder}/all.sqlite"
-    study.begin("--storage", url)
+    study.succeed("--storage", url)
     for file in study.folder.glob("all.sqlite*"):
         file.unlink()
-    code, _, err = study.search("--storage", url)
-    assert code == 2
+    err = study.refused("--storage", url)
     assert f"belongs to the ledger {url}, which is not there any more. Put it back, or move that folder away" in err
     (study.folder / "other").mkdir()
     other = Study(study.folder / "other", study.capfd)
-    other.begin("--storage", url)
-    code, _, err = study.search("--storage", url)
-    assert code == 2
+    other.succeed("--storage", url)
+    err = study.refused("--storage", url)
     assert f"belongs to a former ledger {url}; the one that is there now was made anew. Put the former" in err
 
 
 @pytest.mark.parametrize("command", ["search", "compare"])
 def test_the_suggested_command_names_the_ledger_too(study: Study, command: str) -> None:
     url = f"sqlite:///{study.folder}/all.sqlite"
-    study.begin("--storage", url)
-    code, _, err = study.search("--storage", url, command=(command, "tiny"))
-    assert (code, f"ablate resume tiny --runs-dir {study.runs} --storage {url}" in err) == (2, True), err
+    study.succeed("--storage", url)
+    err = study.refused("--storage", url, command=(command, "tiny"))
+    assert f"ablate resume tiny --runs-dir {study.runs} --storage {url}" in err

@@ -21,7 +21,7 @@ import pytest
 from ablate.studies.live import Views, listening, live_server
 from ablate.studies.locations import Locations
 from ablate.studies.report import rebuild
-from support.commands import run
+from support.commands import refused, succeed
 from support.page_reader import Reader
 from support.processes import signal_other_thread
 from support.status_driver import Driver
@@ -83,8 +83,7 @@ def test_json_is_what_the_commands_print(get: Ask, driver: Driver, capfd: pytest
         "/api/studies/looked/trials/1?dataset=digits": ["trial", "looked", "1", "--dataset", "digits"],
     }
     for path, words in commands.items():
-        code, out, err = run(capfd, *words, "--json", "--runs-dir", str(driver.runs))
-        assert code == 0, err
+        out = succeed(capfd, *words, "--json", "--runs-dir", str(driver.runs))
         status, headers, text = get(path)
         assert (status, headers.get_content_type()) == (200, "application/json")
         assert json.loads(text) == json.loads(out)
@@ -190,9 +189,7 @@ def test_a_wrong_start_is_one_line(
     monkeypatch.delenv("ABLATE_UI_TOKEN", raising=False)
     if token:
         monkeypatch.setenv("ABLATE_UI_TOKEN", token)
-    code, out, err = run(capfd, "ui", *words)
-    assert code == 2
-    assert told in " ".join((out + err).split())
+    assert told in " ".join(refused(capfd, "ui", *words).split())
 
 
 def test_the_command_follows_a_study_and_ends_with_ctrl_c(driver: Driver) -> None:

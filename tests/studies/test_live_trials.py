@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import pytest
 
-from ablate.ledger import Ledger
+from ablate.core.trial import TrialConfig
 from ablate.studies.live import Views, listening, live_server
 from ablate.studies.live.plots import plot
 from ablate.studies.locations import Locations
@@ -78,8 +78,7 @@ def numbers(text: str) -> list[int]:
 
 def accuracies(driver: Driver) -> dict[int, float]:
     """Return the last mean accuracy of each trial that reported: the test's own reading of the ledger."""
-    with Ledger.open(f"sqlite:///{driver.runs}/looked/ledger.sqlite", create=False) as ledger:
-        return {each.key.number: each.metrics["val_accuracy"] for each in ledger.reports("looked")}
+    return {each.key.number: each.metrics["val_accuracy"] for each in driver.ledger.reports("looked")}
 
 
 def test_the_table_is_sorted_by_number_with_missing_values_last(get: Get, driver: Driver) -> None:
@@ -98,8 +97,11 @@ def test_the_table_is_sorted_by_number_with_missing_values_last(get: Get, driver
 
 
 def width(driver: Driver, number: int) -> int:
-    with Ledger.open(f"sqlite:///{driver.runs}/looked/ledger.sqlite", create=False) as ledger:
-        return next(int(t.config.parameters["model.width"]) for t in ledger.trials("looked") if t.key.number == number)
+    return int(config_of(driver, number).parameters["model.width"])
+
+
+def config_of(driver: Driver, number: int) -> TrialConfig:
+    return next(trial.config for trial in driver.ledger.trials("looked") if trial.key.number == number)
 
 
 @pytest.mark.parametrize(
@@ -185,8 +187,7 @@ def test_running_trials_grow_and_the_best_is_drawn(get: Get, driver: Driver) -> 
     assert row[1] == f"{100 * accuracies(driver)[4]:.2f}%"
     assert row[3] == "2 of 4 epochs"
     assert "History of the best" in shown().text
-    with Ledger.open(f"sqlite:///{driver.runs}/looked/ledger.sqlite", create=False) as ledger:
-        running = next(t.config for t in ledger.trials("looked") if t.key.number == 4)
+    running = config_of(driver, 4)
     state = json.loads(get("/studies/looked/state")[2])
     driver.search.report(running.key, report_at(running, 3))
     until(lambda: json.loads(get("/studies/looked/state")[2])["now"] != state["now"])

@@ -18,7 +18,7 @@ from ablate.results.rendering.grid import MOST_LINES, Column, Grid
 from ablate.results.trials import results
 from ablate.studies import report
 from ablate.study.space import FloatRange, Space
-from support.commands import run
+from support.commands import run, succeed
 from support.ledgers import raw_connection
 from support.page_reader import draw_nothing
 from support.searches import run_trial
@@ -57,14 +57,12 @@ def many(tmp_path: Path) -> Driver:
 
 def test_status_has_a_bounded_number_of_lines_and_names_the_best(many: Driver, capfd: Any) -> None:
     many.leave()
-    code, out, _ = run(capfd, "status", "many", "--runs-dir", str(many.runs))
-    lines = out.splitlines()
-    assert code == 0
-    assert len(lines) <= 60
+    out = succeed(capfd, "status", "many", "--runs-dir", str(many.runs))
+    assert len(out.splitlines()) <= 60
     assert re.search(r"… and \d+ more: front.csv", out)
     best = re.search(r"Best: trial (\d+)", out)
     assert best is not None
-    assert any(line.startswith(f"trial {best[1]} ") for line in lines)
+    assert any(line.startswith(f"trial {best[1]} ") for line in out.splitlines())
 
 
 def test_errors_are_counted_and_not_repeated(many: Driver, capfd: Any) -> None:
@@ -74,7 +72,7 @@ def test_errors_are_counted_and_not_repeated(many: Driver, capfd: Any) -> None:
         connection.execute(text(where.format("'no number of trial ' || number", ">= 200 and number < 290")))
         connection.commit()
     many.leave()
-    _, out, _ = run(capfd, "status", "many", "--runs-dir", str(many.runs))
+    out = succeed(capfd, "status", "many", "--runs-dir", str(many.runs))
     failures = [line for line in out.splitlines() if line.startswith("FAIL")]
     assert failures[0] == "FAIL many/digits/0 and 199 more: out of memory"
     assert len(failures) == 5
@@ -86,7 +84,7 @@ def test_status_makes_its_tables_once(many: Driver, capfd: Any, monkeypatch: pyt
     made: list[int] = []
     make = results.reports_table
     monkeypatch.setattr(results, "reports_table", lambda snapshot: made.append(1) or make(snapshot))
-    assert run(capfd, "status", "many", "--runs-dir", str(many.runs))[0] == 0
+    succeed(capfd, "status", "many", "--runs-dir", str(many.runs))
     assert len(made) == 1
 
 

@@ -14,7 +14,7 @@ import ablate
 from ablate.ledger import Ledger
 from ablate.studies.locations import Locations
 from ablate.studies.network import load_network
-from support.commands import TINY, local, run
+from support.commands import TINY, local, refused, succeed
 
 pytestmark = pytest.mark.services
 
@@ -23,13 +23,12 @@ def trained(folder: Path, text: str, capfd: pytest.CaptureFixture[str]) -> Path:
     """Run a study and return the folder of its runs."""
     file = folder / "study.yaml"
     file.write_text(text)
-    code, _, err = run(capfd, *local(file, folder / "runs"))
-    assert code == 0, err
+    succeed(capfd, *local(file, folder / "runs"))
     return folder / "runs"
 
 
-def export(capfd: pytest.CaptureFixture[str], runs: Path, *words: str) -> tuple[int, str, str]:
-    return run(capfd, "export", "model", *words, "--runs-dir", str(runs))
+def export(runs: Path, *words: str) -> list[str]:
+    return ["export", "model", *words, "--runs-dir", str(runs)]
 
 
 def test_a_network_of_the_family_is_its_weights_settings_and_numbers(
@@ -37,8 +36,7 @@ def test_a_network_of_the_family_is_its_weights_settings_and_numbers(
 ) -> None:
     runs = trained(tmp_path, TINY.replace("confirm: {replicates: 2}", "confirm: {replicates: 3}"), capfd)
     with_seed = load_network("tiny", Locations(runs_dir=runs), number=3, replicate=1)
-    code, out, err = export(capfd, runs, "tiny", str(tmp_path / "net"), "--trial", "3", "--replicate", "1")
-    assert code == 0, err
+    out = succeed(capfd, *export(runs, "tiny", str(tmp_path / "net"), "--trial", "3", "--replicate", "1"))
     names = ["config.json", "settings.json", "weights.safetensors"]
     assert out.splitlines() == [f"Written: {tmp_path / 'net' / name}" for name in names]
     assert sorted(p.name for p in (tmp_path / "net").iterdir()) == names
@@ -57,11 +55,10 @@ def test_a_network_of_the_family_is_its_weights_settings_and_numbers(
     assert (content["trial"], content["replicate"], content["versions"]["torch"]) == (3, 1, version("torch"))
     assert content["metrics"]["test_accuracy"]["n"] == 3
     assert json.loads((tmp_path / "net" / "settings.json").read_text()) == content["settings"]
-    assert export(capfd, runs, "tiny", str(tmp_path / "net"), "--trial", "3", "--replicate", "1")[0] == 0
-    code, _, err = export(capfd, runs, "tiny", str(tmp_path / "net"), "--trial", "3")
-    assert (code, "something other than an export of this model" in err) == (2, True)
-    code, _, err = export(capfd, runs, "tiny", "--trial", "3", "--replicate", "9")
-    assert (code, "has replicates 0 to 2, not 9" in err) == (2, True)
+    succeed(capfd, *export(runs, "tiny", str(tmp_path / "net"), "--trial", "3", "--replicate", "1"))
+    err = refused(capfd, *export(runs, "tiny", str(tmp_path / "net"), "--trial", "3"))
+    assert "something other than an export of this model" in err
+    assert "has replicates 0 to 2, not 9" in refused(capfd, *export(runs, "tiny", "--trial", "3", "--replicate", "9"))
 
 
 FUNCTION = """\
@@ -87,18 +84,13 @@ def test_a_function_that_keeps_nothing_is_its_settings_and_can_be_picked(
     (tmp_path / "own_widths.py").write_text(FUNCTION)
     monkeypatch.syspath_prepend(str(tmp_path))
     runs = trained(tmp_path, OWN, capfd)
-    code, out, err = export(capfd, runs, "mine", str(tmp_path / "net"))
-    assert code == 0, err
+    out = succeed(capfd, *export(runs, "mine", str(tmp_path / "net")))
     assert out.splitlines()[0] == "The code keeps nothing by run.keep, so there are settings and numbers alone."
     assert sorted(p.name for p in (tmp_path / "net").iterdir()) == ["config.json", "settings.json"]
     assert json.loads((tmp_path / "net" / "settings.json").read_text()) == {"width": 20, "lr": 0.5}
     file = tmp_path / "one.yaml"
-    code, _, err = run(
-        capfd, "pick", "mine", "--min", "val_accuracy=0.65", "--study", str(file), "--runs-dir", str(runs)
-    )
-    assert code == 0, err
-    code, _, err = run(capfd, *local(file, runs))
-    assert code == 0, err
+    succeed(capfd, "pick", "mine", "--min", "val_accuracy=0.65", "--study", str(file), "--runs-dir", str(runs))
+    succeed(capfd, *local(file, runs))
     (name,) = (path.name for path in runs.iterdir() if path.is_dir() and path.name.startswith("mine-"))
     with Ledger.open(f"sqlite:///{runs}/{name}/ledger.sqlite") as ledger:
         (config,) = (trial.config for trial in ledger.trials(name))

@@ -26,7 +26,7 @@ from ablate.studies.network import (
     write_translations,
 )
 from ablate.studies.stored import read_study
-from support.commands import run
+from support.commands import refused, succeed
 from support.paths import REPOSITORY
 
 NUMBERS = """\
@@ -139,15 +139,12 @@ def test_what_cannot_be_asked_is_refused_in_one_line(words: RunOptions) -> None:
 @pytest.mark.services
 def test_the_commands_print_text_and_write_pictures(words: RunOptions, capfd: pytest.CaptureFixture[str]) -> None:
     place = ("--runs-dir", str(words.runs_dir))
-    code, out, _ = run(capfd, "sample", "words", "--trial", "0", "--length", "12", "--prompt", "one", *place)
-    assert (code, len(load_network("words", words).task.encode(out, None))) == (0, 13)
-    code, out, _ = run(capfd, "maps", "words", "--trial", "1", "--sample", "2", *place)
-    files = [Path(line) for line in out.split()]
-    assert code == 0
+    out = succeed(capfd, "sample", "words", "--trial", "0", "--length", "12", "--prompt", "one", *place)
+    assert len(load_network("words", words).task.encode(out, None)) == 13
+    files = [Path(line) for line in succeed(capfd, "maps", "words", "--trial", "1", "--sample", "2", *place).split()]
     assert [f.name for f in files] == ["block-1.png", "block-2.png", "maps.npz"]
     assert all(f.is_file() for f in files)
-    code, _, err = run(capfd, "sample", "wrods", *place)
-    assert (code, "Did you mean 'words'" in err) == (2, True)
+    assert "Did you mean 'words'" in refused(capfd, "sample", "wrods", *place)
 
 
 @pytest.mark.services

@@ -15,7 +15,7 @@ from ablate.engine.tasks import Data, load_task
 from ablate.engine.tasks.sets.set_anomaly import CIFAR100, SetAnomaly
 from ablate.engine.tasks.text.tokens import sliding_windows
 from ablate.engine.training import splits
-from support.commands import run
+from support.commands import succeed
 from support.entries import entry
 from support.sample_parts import parts, with_task
 from support.text_cases import PAIR_SHAPE, TEXT_SHAPE, texts, translation, trial, windows
@@ -95,8 +95,7 @@ def test_plan_counts_what_is_trained_on(
 ) -> None:
     file = tmp_path / "tiny.yaml"
     file.write_text(STUDY.format(protocol=protocol, limit=limit))
-    code, out, err = run(capfd, "plan", str(file), "--format", "csv")
-    assert code == 0, err
+    out = succeed(capfd, "plan", str(file), "--format", "csv")
     names, row = (line.split(",") for line in out.strip().splitlines())
     cells = dict(zip(names, row, strict=True))
     assert float(cells["q"]) == pytest.approx(samples * 10 / int(cells["params"]), abs=0.005)

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 from sqlalchemy import Engine, event
 
-from support.commands import LOCAL, run
+from support.commands import LOCAL, succeed
 
 STUDY = "moment"
 FILE = """\
@@ -60,8 +60,7 @@ class Driver:
 def driver(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Iterator[Driver]:
     """A study in `tmp_path/runs`, with two complete trials, and somebody who commits after each read."""
     (tmp_path / "study.yaml").write_text(FILE)
-    code, _, err = run(capfd, "search", str(tmp_path / "study.yaml"), *LOCAL, "--runs-dir", str(tmp_path / "runs"))
-    assert code == 0, err
+    succeed(capfd, "search", str(tmp_path / "study.yaml"), *LOCAL, "--runs-dir", str(tmp_path / "runs"))
     home = tmp_path / "runs" / STUDY
     found = Driver(home / "ledger.sqlite")
     event.listen(Engine, "after_cursor_execute", found.after)
@@ -73,8 +72,7 @@ def driver(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Iterator[Driver
 def test_the_parts_of_an_answer_are_of_one_moment(
     command: list[str], driver: Driver, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    code, out, err = run(capfd, *command, "--json", "--runs-dir", str(tmp_path / "runs"))
-    assert code == 0, err
+    out = succeed(capfd, *command, "--json", "--runs-dir", str(tmp_path / "runs"))
     answer = json.loads(out)
     found = answer[0] if isinstance(answer, list) else answer
     assert driver.commits >= 3, "each read was followed by a commit"
@@ -86,8 +84,7 @@ def test_the_parts_of_an_answer_are_of_one_moment(
 def test_the_tables_of_a_report_are_of_one_moment(
     driver: Driver, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    code, _, err = run(capfd, "report", STUDY, "--runs-dir", str(tmp_path / "runs"))
-    assert code == 0, err
+    succeed(capfd, "report", STUDY, "--runs-dir", str(tmp_path / "runs"))
     assert driver.commits >= 3
     home = tmp_path / "runs" / STUDY
     trials, reports = pl.read_parquet(home / "trials.parquet"), pl.read_parquet(home / "reports.parquet")
@@ -110,9 +107,8 @@ def test_the_front_and_the_table_of_a_terminal_are_of_one_moment(
     event.listen(Engine, "begin", began)
     event.listen(Engine, "after_cursor_execute", read)
     try:
-        code, _, err = run(capfd, "status", STUDY, "--runs-dir", str(tmp_path / "runs"))
+        succeed(capfd, "status", STUDY, "--runs-dir", str(tmp_path / "runs"))
     finally:
         event.remove(Engine, "begin", began)
         event.remove(Engine, "after_cursor_execute", read)
-    assert code == 0, err
     assert sum(reads) == 1, "the reports are read once"

@@ -14,7 +14,7 @@ from scipy import stats
 from ablate.base.randomness import stream
 from ablate.core.trial import Report, TrialConfig
 from ablate.ledger import Ledger, Snapshot
-from support.commands import run
+from support.commands import refused, run, succeed
 from support.searches import accuracy, report_at
 from support.status_driver import Driver
 
@@ -54,6 +54,11 @@ def filled(folder: Path, text: str = TEXT, most: int = 1000) -> tuple[Driver, Sn
     return driver, snapshot
 
 
+def pick(driver: Driver, *words: str) -> list[str]:
+    """Return the words that pick from a driver's study."""
+    return ["pick", "looked", "--runs-dir", str(driver.runs), *words]
+
+
 def networks(snapshot: Snapshot, dataset: str) -> dict[int, tuple[list[float], int]]:
     """Return test accuracies and parameters of each confirmed network, by the number of its trial."""
     return {
@@ -70,13 +75,12 @@ def test_the_cheapest_network_above_a_bound_and_the_best_below_one(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     driver, snapshot = filled(tmp_path)
-    place = ["--runs-dir", str(driver.runs), "--dataset", "digits", "--json"]
+    place = ["--dataset", "digits", "--json"]
     known = networks(snapshot, "digits")
     means = {n: np.mean(values) for n, (values, _) in known.items()}
     bound = sorted(means.values())[len(means) // 2] - 1e-9
-    code, out, _ = run(capfd, "pick", "looked", "--min", f"val_accuracy={bound}", *place)
+    out = succeed(capfd, *pick(driver, "--min", f"val_accuracy={bound}", *place))
     (found,) = json.loads(out)
-    assert code == 0
     assert found["trial"] == min((p, n) for n, (_, p) in known.items() if means[n] >= bound)[1]
     values = known[found["trial"]][0]
     assert found["metrics"]["test_accuracy"]["mean"] == pytest.approx(np.mean(values))
@@ -87,17 +91,16 @@ def test_the_cheapest_network_above_a_bound_and_the_best_below_one(
     assert found["bounds"][0]["bound"].startswith("test_accuracy >= ")
     sizes = sorted(p for _, p in known.values())
     most = sizes[len(sizes) // 2]
-    _, out, _ = run(capfd, "pick", "looked", "--max", f"params={most}", *place)
+    out = succeed(capfd, *pick(driver, "--max", f"params={most}", *place))
     assert json.loads(out)[0]["trial"] == max((means[n], n) for n, (_, p) in known.items() if p <= most)[1]
     both = ["--max", f"params={most}", "--min", "test_accuracy=0.0001"]
-    _, out, _ = run(capfd, "pick", "looked", *both, *place)  # every objective is bounded: the first one decides
+    out = succeed(capfd, *pick(driver, *both, *place))  # every objective is bounded: the first one decides
     assert json.loads(out)[0]["trial"] == max((means[n], n) for n, (_, p) in known.items() if p <= most)[1]
 
 
 def test_the_words_say_the_split_and_the_seeds(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     driver, snapshot = filled(tmp_path)
-    code, out, _ = run(capfd, "pick", "looked", "--min", "val_accuracy=0.1", "--runs-dir", str(driver.runs))
-    assert code == 0
+    out = succeed(capfd, *pick(driver, "--min", "val_accuracy=0.1"))
     assert "The bound on val_accuracy is read on test_accuracy, as the front is." in out
     assert "on 4 seeds; test split" in out
     assert "learning_rate: " in out
@@ -108,13 +111,11 @@ def test_the_curve_tells_the_accuracy_at_a_size_and_the_size_for_an_accuracy(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     driver, snapshot = filled(tmp_path)
-    place = ["--runs-dir", str(driver.runs)]
     known = networks(snapshot, "digits")
     size = sorted(params for _, params in known.values())[len(known) // 2]
 
     def read(at: str) -> dict[str, Any]:
-        code, out, _ = run(capfd, "pick", "looked", "--at", at, "--dataset", "digits", "--json", *place)
-        assert code == 0
+        out = succeed(capfd, *pick(driver, "--at", at, "--dataset", "digits", "--json"))
         (found,) = json.loads(out)
         assert found["networks"] == len(known)
         return dict(found)
@@ -126,9 +127,9 @@ def test_the_curve_tells_the_accuracy_at_a_size_and_the_size_for_an_accuracy(
     assert at_size["low"] < near[0] < at_size["high"]
     back = read(f"val_accuracy={at_size['estimate']}")  # the medians of both questions are inverse to each other
     assert (back["metric"], back["estimate"]) == ("params", pytest.approx(size, rel=0.01))
-    code, out, err = run(capfd, "pick", "looked", "--at", f"params={size}", *place)
+    code, out, err = run(capfd, *pick(driver, "--at", f"params={size}"))
     assert f"digits: a network with {size:,} parameters has {100 * at_size['estimate']:.1f}% test accuracy (" in out
-    code, _, err = run(capfd, "pick", "looked", "--at", "params=1e9", *place)
+    code, _, err = run(capfd, *pick(driver, "--at", "params=1e9"))
     assert (code, err.count("1,000,000,000 is beyond the curve, which says something about ")) == (1, 2)
 
 
@@ -136,8 +137,7 @@ def test_several_objectives_without_a_bound_show_the_front_and_what_to_type(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     driver, _ = filled(tmp_path)
-    code, out, _ = run(capfd, "pick", "looked", "--runs-dir", str(driver.runs))
-    assert code == 0
+    out = succeed(capfd, *pick(driver))
     assert "digits: Best: " in out
     assert out.splitlines()[-1] == (
         "To pick one, say what the network must keep: --min val_accuracy=NUMBER or --max params=NUMBER"
@@ -152,36 +152,33 @@ def test_one_objective_needs_no_bound_and_what_is_printed_is_a_file_of_settings(
     known = networks(snapshot, "digits")
     best = max(known, key=lambda n: np.mean(known[n][0]))
     (config,) = (t.config for t in snapshot.trials if t.key.number == best)
-    place = ["--runs-dir", str(driver.runs)]
-    code, out, _ = run(capfd, "pick", "looked", *place)
-    assert code == 0
+    out = succeed(capfd, *pick(driver))
     assert yaml.safe_load(out) == config.settings.model_dump(mode="json")
     for name in ("best.json", "best.yaml", "best.yml"):
-        assert run(capfd, "pick", "looked", "--write", str(tmp_path / name), *place)[0] == 0
+        succeed(capfd, *pick(driver, "--write", str(tmp_path / name)))
         content = (tmp_path / name).read_text()
         read = json.loads(content) if name == "best.json" else yaml.safe_load(content)
         assert read == config.settings.model_dump(mode="json")
         assert len(repr(read["training"]["learning_rate"])) <= 9, content
     (tmp_path / "linked.json").symlink_to(tmp_path / "elsewhere")
-    code, _, err = run(capfd, "pick", "looked", "--write", str(tmp_path / "linked.json"), *place)
-    assert (code, "exists and is kept" in err) == (2, True)
+    assert "exists and is kept" in refused(capfd, *pick(driver, "--write", str(tmp_path / "linked.json")))
     assert not (tmp_path / "elsewhere").exists()
 
 
 def test_search_results_are_marked(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     driver, _ = filled(tmp_path, TEXT.replace("{replicates: 4}", "null"))
-    place = ["--runs-dir", str(driver.runs), "--dataset", "more"]
-    _, out, _ = run(capfd, "pick", "looked", "--min", "val_accuracy=0.01", *place)
+    place = ["--dataset", "more"]
+    out = succeed(capfd, *pick(driver, "--min", "val_accuracy=0.01", *place))
     assert "Unconfirmed: it was searched by these numbers" in out
-    _, out, _ = run(capfd, "pick", "looked", "--min", "val_accuracy=0.01", "--json", *place)
+    out = succeed(capfd, *pick(driver, "--min", "val_accuracy=0.01", "--json", *place))
     (found,) = json.loads(out)
     assert (found["stage"], found["confirmed"]) == ("search", False)
 
 
 def test_no_network_names_the_nearest_miss(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     driver, snapshot = filled(tmp_path)
-    place = ["--runs-dir", str(driver.runs), "--dataset", "digits"]
-    code, out, err = run(capfd, "pick", "looked", "--min", "val_accuracy=0.999", *place)
+    place = ["--dataset", "digits"]
+    code, out, err = run(capfd, *pick(driver, "--min", "val_accuracy=0.999", *place))
     known = networks(snapshot, "digits")
     best = max(known, key=lambda n: np.mean(known[n][0]))
     assert (code, out) == (1, "")
@@ -189,7 +186,7 @@ def test_no_network_names_the_nearest_miss(tmp_path: Path, capfd: pytest.Capture
         f"digits: no network keeps the bounds. The nearest is trial {best}: test_accuracy"
         f" {100 * np.mean(known[best][0]):.2f}% (not test_accuracy >= 0.999)."
     ]
-    code, out, _ = run(capfd, "pick", "looked", "--min", "val_accuracy=0.999", "--json", *place)
+    code, out, _ = run(capfd, *pick(driver, "--min", "val_accuracy=0.999", "--json", *place))
     assert (code, json.loads(out)[0]["nearest"]) == (1, best)
 
 
@@ -218,7 +215,7 @@ def test_a_wrong_request_is_one_line(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], words: list[str], said: str
 ) -> None:
     driver, _ = filled(tmp_path, most=4)
-    code, out, err = run(capfd, "pick", "looked", *words, "--runs-dir", str(driver.runs))
+    code, out, err = run(capfd, *pick(driver, *words))
     assert (code, out) == (2, "")
     assert said in err
     assert len(err.splitlines()) == 1
@@ -228,19 +225,16 @@ def test_a_wrong_request_is_one_line(
 def test_the_written_file_trains_the_picked_network(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     driver, snapshot = filled(tmp_path)
     file = tmp_path / "small.yaml"
-    words = ["pick", "looked", "--max", "params=100000", "--dataset", "digits", "--runs-dir", str(driver.runs)]
-    code, out, _ = run(capfd, *words, "--study", str(file))
-    assert code == 0
+    words = ["--max", "params=100000", "--dataset", "digits"]
+    out = succeed(capfd, *pick(driver, *words, "--study", str(file)))
     assert f"To train it: ablate search {file}" in out
-    code, _, err = run(capfd, *words, "--study", str(file))
-    assert (code, "exists and is kept" in err) == (2, True)
-    found = json.loads(run(capfd, *words, "--json")[1])[0]
+    assert "exists and is kept" in refused(capfd, *pick(driver, *words, "--study", str(file)))
+    found = json.loads(succeed(capfd, *pick(driver, *words, "--json")))[0]
     picked = next(t.config for t in snapshot.trials if (t.key.dataset, t.key.number) == ("digits", found["trial"]))
     limited = file.read_text().replace("patch: 4", "patch: 4, train_limit: 64")
     file.write_text(limited)
     options: list[Any] = ["--executor", "local", "--tracker", "none", "--runs-dir", str(tmp_path / "runs")]
-    code, out, err = run(capfd, "search", str(file), *options)
-    assert code == 0, err
+    out = succeed(capfd, "search", str(file), *options)
     name = f"looked-digits-{picked.source}"
     with Ledger.open(f"sqlite:///{tmp_path}/runs/{name}/ledger.sqlite") as ledger:
         (trial,) = ledger.trials(name)

@@ -19,7 +19,7 @@ from ablate.ledger import Ledger
 from ablate.ledger.schema import lease_table
 from ablate.results.front.wording import status_lines
 from ablate.results.trials.results import Results
-from support.commands import run
+from support.commands import refused, run, succeed
 from support.ledgers import raw_connection
 from support.paths import TESTS
 from support.searches import report_at, run_all
@@ -42,9 +42,8 @@ def look(capfd: pytest.CaptureFixture[str]) -> Any:
 
     def looked(driver: Driver, *more: str) -> tuple[str, dict[str, Any]]:
         command = ["status", driver.study.name, "--runs-dir", str(driver.runs), *more]
-        code, out, err = run(capfd, *command)
-        assert code == 0, err
-        return " ".join(out.split()), json.loads(run(capfd, *command, "--json")[1])
+        out = succeed(capfd, *command)
+        return " ".join(out.split()), json.loads(succeed(capfd, *command, "--json"))
 
     return looked
 
@@ -248,5 +247,4 @@ def test_a_driver_of_another_machine_is_asked_whatever_the_clocks_say(
     (asked,) = [request for request in driver.ledger.requests("looked") if request.command == "stop"]
     assert asked.term == driver.writer.term
     driver.leave()
-    code, out, err = run(capfd, "stop", "looked", "--runs-dir", str(driver.runs))
-    assert (code, "no driver runs it" in err) == (2, True)
+    assert "no driver runs it" in refused(capfd, "stop", "looked", "--runs-dir", str(driver.runs))

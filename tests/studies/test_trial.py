@@ -12,7 +12,7 @@ from ablate.base.errors import RequestError
 from ablate.driver.options import RunOptions
 from ablate.studies.trial import details_lines, trial_details
 from support import fakes, witness
-from support.commands import run
+from support.commands import refused, succeed
 from support.page_reader import printed
 
 
@@ -46,16 +46,13 @@ def test_each_trial_tells_its_own_story(told: Path) -> None:
 
 def test_it_is_printed_for_a_person_and_for_a_program(told: Path, capfd: pytest.CaptureFixture[str]) -> None:
     place = ["--runs-dir", str(told)]
-    code, out, _ = run(capfd, "trial", "faked", "2", *place)
-    assert code == 0
+    out = succeed(capfd, "trial", "faked", "2", *place)
     assert re.search(r"faked/digits/2 \(search\): FAIL after 0 of 2 epochs", out)
     assert "  here" in out, "the traceback"
     assert out.rstrip().endswith("FAIL: ValueError: no")
-    code, out, _ = run(capfd, "trial", "faked", "0", "--json", *place)
-    assert code == 0
-    assert json.loads(out)["state"] == "COMPLETE"
-    assert run(capfd, "trial", "faked", "0", "--log", "--json", *place)[0] == 2
-    assert "Means over 1 seed (each" in run(capfd, "trial", "faked", "0", *place)[1]
+    assert json.loads(succeed(capfd, "trial", "faked", "0", "--json", *place))["state"] == "COMPLETE"
+    refused(capfd, "trial", "faked", "0", "--log", "--json", *place)
+    assert "Means over 1 seed (each" in succeed(capfd, "trial", "faked", "0", *place)
 
 
 def test_a_long_trial_shows_its_ends(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -66,7 +63,7 @@ def test_a_long_trial_shows_its_ends(tmp_path: Path, capfd: pytest.CaptureFixtur
         assert config is not None
         for epoch in range(1, 41):
             search.report(config.key, fakes.report(config, epoch))
-    _, out, _ = run(capfd, "trial", "faked", "0", "--runs-dir", str(tmp_path))
+    out = succeed(capfd, "trial", "faked", "0", "--runs-dir", str(tmp_path))
     shown = [int(line.split()[0]) for line in out.splitlines() if line.endswith(("CONTINUE", "STOP"))]
     assert shown == [1, 2, 3, 4, 5, 36, 37, 38, 39, 40]
     assert out.count("…") == 1

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ablate.studies.trial import LINES_SHOWN
-from support.commands import run
+from support.commands import succeed
 from support.page_reader import Reader
 
 SCRIPT = """\
@@ -40,18 +40,17 @@ def test_a_trial_shows_what_it_printed(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(SCRIPT)
     (tmp_path / "study.yaml").write_text(STUDY)
-    code, out, err = run(capfd, "search", "study.yaml", "--executor", "local")
-    assert code == 0, err
+    out = succeed(capfd, "search", "study.yaml", "--executor", "local")
     assert "line 3" not in out, "the terminal shows progress only"
     whole = [f"line {line} \\x07" for line in range(30)]
-    failed = next(number for number in (0, 1) if "FAIL" in run(capfd, "trial", "printed", str(number))[1])
-    code, out, _ = run(capfd, "trial", "printed", str(failed), "--log")
-    assert (code, out.splitlines()) == (0, [*whole, "it does not fit"])
-    _, out, _ = run(capfd, "trial", "printed", str(failed))
+    failed = next(number for number in (0, 1) if "FAIL" in succeed(capfd, "trial", "printed", str(number)))
+    out = succeed(capfd, "trial", "printed", str(failed), "--log")
+    assert out.splitlines() == [*whole, "it does not fit"]
+    out = succeed(capfd, "trial", "printed", str(failed))
     shown = [line.strip() for line in out.splitlines() if line.startswith("  line ") or line == "  it does not fit"]
     assert shown == [*whole, "it does not fit"][-LINES_SHOWN:]
     assert "Its output, the last lines of 31 (all: --log):" in out
-    _, out, _ = run(capfd, "trial", "printed", str(1 - failed), "--json")
+    out = succeed(capfd, "trial", "printed", str(1 - failed), "--json")
     assert json.loads(out)["output"].splitlines() == [*whole, "val_loss=1.0"]
     page = Reader((tmp_path / "runs" / "printed" / "report" / "index.html").read_text()).text
     assert "line 29 \\x07 | it does not fit" in page

@@ -40,6 +40,20 @@ def run(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, s
     return code, out, err
 
 
+def succeed(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Return standard output of `ablate ARGUMENTS`, which ends well."""
+    code, out, err = run(capfd, *arguments)
+    assert code == 0, err
+    return out
+
+
+def refused(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Return what is said of `ablate ARGUMENTS`, which is a wrong request."""
+    code, _, err = run(capfd, *arguments)
+    assert code == 2, err
+    return err
+
+
 def checked(name: str, text: str) -> Any:
     """Return the value of JSON text that a command printed; it fits `name` in docs/json_schema.json."""
     value = json.loads(text)

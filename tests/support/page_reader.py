@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 from rich.console import Console, RenderableType
@@ -54,13 +55,24 @@ class Reader(HTMLParser):
         return " ".join(" ".join(self.texts).split())
 
 
+def whole_page(path: Path) -> str:
+    """Return the text of a page, which must have no id twice and no link but to itself and to files beside it."""
+    text = path.read_text(encoding="utf-8")
+    reader = Reader(text)
+    assert len(reader.ids) == len(set(reader.ids))
+    for link in reader.links:
+        assert link is not None
+        assert link == "data:," or (link.startswith("#") and link[1:] in reader.ids) or (path.parent / link).is_file()
+    assert "default-src 'none'" in text
+    return text
+
+
 def draw_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Render pages without the figures' script and without pictures, which cost seconds."""
     monkeypatch.setattr(frame, "bundle", lambda: "")
-    monkeypatch.setattr(Figure, "inline", "")
-
-    for name in ("pdf", "svg"):
-        monkeypatch.setattr(frame, name, lambda figure: "")
+    monkeypatch.setattr(frame, "pdf", lambda figure: "")
+    for name in ("inline", "svg"):
+        monkeypatch.setattr(Figure, name, "")
 
 
 def printed(*lines: RenderableType, width: int = 80) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import polars as pl
 
@@ -51,6 +51,15 @@ def make_study(text: str = FILE, **changes: Any) -> Study:
     return Study.model_validate({**parse_study(text).model_dump(exclude_unset=True), **changes})
 
 
+class Run(NamedTuple):
+    """One seed of one trial of a planted design."""
+
+    variant: str
+    dataset: str
+    others: dict[str, Any]
+    seed: int
+
+
 def truth(variant: str, dataset: str, configuration: dict[str, Any], seed: int) -> float:
     """Return the planted accuracy: variant + data set + configuration + seed + noise, each keyed by its name."""
 
@@ -66,13 +75,16 @@ def truth(variant: str, dataset: str, configuration: dict[str, Any], seed: int) 
 def plant(
     study: Study,
     *,
-    value: Callable[[str, str, dict[str, Any], int], float] = truth,
-    state: Callable[[str, str, int], str] = lambda variant, dataset, index: "COMPLETE",
+    value: Callable[[Run], float] = lambda run: truth(*run),
+    states: Mapping[str | tuple[str, str, int], str] | None = None,
+    otherwise: str = "COMPLETE",
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return trials and reports of the whole design.
 
-    `state(variant, dataset, index)` says what became of configuration number `index`: a state, or `diverged`.
+    `states` say what became of a variant, or of (variant, data set, number of the configuration): a state, or
+    `diverged`; `otherwise` of all others.
     """
+    known = states or {}
     rows: list[dict[str, Any]] = []
     reports: list[dict[str, Any]] = []
     for dataset in study.labels:
@@ -81,15 +93,21 @@ def plant(
             variant = str(parameters["variant"])
             others = {name: setting for name, setting in parameters.items() if name != "variant"}
             seen += [others] if others not in seen else []
-            became = state(variant, dataset, seen.index(others))
+            became = known.get((variant, dataset, seen.index(others)), known.get(variant, otherwise))
             row = _trial(study, dataset, number, variant, others, became)
-            own = _reports(row, {seed: value(variant, dataset, others, seed) for seed in study.seeds_of(variant)})
+            own = _reports(row, {seed: value(Run(variant, dataset, others, seed)) for seed in study.seeds_of(variant)})
             rows.append(row)
             reports += [] if became == "WAITING" else own
     names = sorted({name for row in rows for name in row if "." in name})
     kinds = {name: pl.Series([row.get(name) for row in rows]).dtype for name in names}
     trials = pl.DataFrame(rows, schema={**TRIAL_COLUMNS, **kinds, **dict.fromkeys(METRICS, pl.Float64())})
     return trials, pl.DataFrame(reports, schema={**REPORT_COLUMNS, **dict.fromkeys(METRICS, pl.Float64())})
+
+
+def row_of(table: pl.DataFrame, variant: str, column: str = "lists", metric: str = "val_accuracy") -> dict[str, Any]:
+    """Return the one row of a table of a comparison that is of a variant, a column and a metric."""
+    (row,) = table.filter(metric=metric, column=column, variant=variant).rows(named=True)
+    return row
 
 
 def _trial(

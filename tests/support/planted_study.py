@@ -16,6 +16,7 @@ from ablate.study import Study
 
 METRICS = ("train_loss", "train_accuracy", "val_loss", "val_accuracy", "test_loss", "test_accuracy")
 EPOCHS = 6
+Networks = list[tuple[int, float, list[float]]]  # parameters, search accuracy, test accuracy of each seed
 
 
 def make_study(**changes: Any) -> Study:
@@ -84,6 +85,20 @@ def report_rows(trial: dict[str, Any], accuracies: list[float]) -> list[dict[str
                 row |= {"test_accuracy": value, "test_loss": 2 * (1 - value)}
             rows.append(row)
     return rows
+
+
+def plant_networks(networks: Networks, **changes: Any) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return trials and reports of networks; trial n + 10 confirms trial n if the network has test accuracies."""
+    rows, reports = [], []
+    for number, (params, searched, values) in enumerate(networks):
+        known = {"params": params, "model.width": 8 * (number + 1), "val_accuracy": searched} | changes
+        rows.append(trial_row("digits", number, **known))
+        reports += report_rows(rows[-1], [searched])
+        if values:
+            own = {"stage": "confirm", "source": number, "replicates": len(values)}
+            rows.append(trial_row("digits", number + 10, test_accuracy=float(np.mean(values)), **known, **own))
+            reports += report_rows(rows[-1], values)
+    return trials_of(rows), reports_of(reports)
 
 
 def plant(

@@ -11,9 +11,8 @@ import pytest
 
 from ablate.base.errors import RequestError
 from ablate.base.files import sqlite_file
-from ablate.tracking import default_uri, ui_command
-from ablate.tracking.address import artifact_root, quiet_environment
-from ablate.tracking.environment import environment_tags, git_commit
+from ablate.tracking.address import artifact_root, default_uri, environment_tags, git_commit, quiet_environment
+from ablate.tracking.ui import ui_command
 
 
 def test_databases_keep_artifacts_below_the_runs_and_servers_choose(tmp_path: Path) -> None:

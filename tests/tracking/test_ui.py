@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -29,6 +28,7 @@ from ablate.tracking.store import open_store
 from ablate.tracking.ui import UiCommand, study_pages
 from ablate.tracking.ui_server import only_reads
 from ablate.tracking.view import experiment_tags
+from support.browser import CHROMIUM
 from support.ports import free_port
 from support.processes import marked
 
@@ -136,7 +136,7 @@ def test_a_port_that_is_taken_is_refused_and_an_echo_on_it_is_no_server(runs: Pa
                 line.sendall(line.recv(1000))
 
         (thread := threading.Thread(target=echo)).start()
-        command = UiCommand(arguments=(), environment={"ABLATE_UI_TOKEN": "t"}, host="127.0.0.1", port=port)
+        command = UiCommand(arguments=(), environment={"ABLATE_UI_TOKEN": "t"}, port=port)
         assert study_pages(command) is None
         thread.join()
 
@@ -250,9 +250,6 @@ def test_a_browser_is_led_to_the_page_without_a_token_in_its_command(
     ui_module._open("http://127.0.0.1:1/?token=secret#/a&b", tmp_path)
     assert "secret" not in opened[0]
     assert 'url=http://127.0.0.1:1/?token=secret#/a&amp;b"' in Path(opened[0].removeprefix("file://")).read_text()
-
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 @pytest.mark.slow

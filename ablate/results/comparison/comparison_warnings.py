@@ -15,9 +15,8 @@ from ablate.core.objectives import count_states, given_for, is_of_training, is_s
 from ablate.results.comparison.rows import comparison, judged_rows, metrics, verdicts
 from ablate.results.comparison.runs import Runs, collect
 from ablate.results.comparison.tuning_budget import count_untuned, tuning_warnings
-from ablate.results.statistics.adjustment import holm
 from ablate.results.statistics.intervals import FEW_SEEDS, smallest_effect
-from ablate.results.statistics.looks import ERROR, MARGINS, last_plan, late_margins, plan_of
+from ablate.results.statistics.looks import ERROR, MARGINS, holm, last_plan, late_margins, plan_of
 from ablate.results.trials.results import Results, once
 from ablate.results.trials.study_warnings import StudyWarning, coarse_splits, equal_seeds, few_errors, heavy_tail
 from ablate.study import PLACEBO, VARIANT, Study

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from ablate.core.objectives import given_for, is_higher_better
-from ablate.results.comparison.contrasts import JUDGED, Contrast, contrasts
-from ablate.results.comparison.design import columns, planned_rows
+from ablate.results.comparison.design import JUDGED, Contrast, columns, contrasts, planned_rows
 from ablate.results.comparison.runs import Measured, Paired, Runs, pair
 from ablate.results.comparison.verdicts import (
     BEYOND_GAIN,

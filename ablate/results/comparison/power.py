@@ -40,8 +40,6 @@ def paired_spreads(results: Results) -> dict[str, PairedSpread]:
     search: every confirmed network against the best confirmed network of its data set, in the first quality metric.
     Differences with a diverged seed are left out.
     """
-    if not results.reports.height:
-        return {}
     return _of_variants(results) if results.study.compare is not None else _of_confirmations(results)
 
 

@@ -1,26 +1,27 @@
-"""The one table of a comparison: of each row its mean and its difference from the baseline, then further contrasts."""
+"""The one table of a comparison: each row's mean and its difference from the baseline, contrasts; fits of error."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import polars as pl
 
 from ablate.base.plain_text import finite
 from ablate.core.objectives import SIZE_COLUMNS, given_for, on_test
-from ablate.results.comparison.compared_samples import Places
-from ablate.results.comparison.contrasts import JUDGED
-from ablate.results.comparison.design import columns, planned_rows
+from ablate.results.comparison.design import JUDGED, columns, planned_rows
 from ablate.results.comparison.judged import Judged, judged
-from ablate.results.comparison.runs import Measured, Runs, collect, measure
+from ablate.results.comparison.runs import Measured, Places, Runs, collect, measure
 from ablate.results.comparison.tuning_budget import count_untuned
+from ablate.results.front.fitted import Fit, fit_of
+from ablate.results.front.front import size_metric
 from ablate.results.statistics.intervals import metric_interval
 from ablate.results.statistics.looks import compared_looks
 from ablate.results.statistics.samples import sample_interval, sources_of
 from ablate.results.trials.results import Results, once
-from ablate.study import Study
+from ablate.study import PLACEBO, VARIANT, Study
 
 CONSTANTS = (*SIZE_COLUMNS, "wall_seconds")  # of the whole trial: the same for all its seeds, so without an interval
 BASELINE = "baseline"  # kind of the baseline's row; the others are those of `Contrast`
@@ -109,13 +110,10 @@ def comparison(results: Results) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=COLUMNS)
 
 
-def as_values(table: pl.DataFrame) -> list[dict[str, Any]]:
-    """Return rows of `comparison` as plain values (docs/json.md)."""
-    rows = table.to_dicts()
-    for row in rows:
-        for name in ("claims", "refuted"):
-            row[name] = None if row[name] is None else list(filter(None, row[name].split(", ")))
-    return rows
+def as_values(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row of `comparison` as plain values (docs/json.md)."""
+    told = {name: row[name] for name in ("claims", "refuted")}
+    return {**row, **{name: None if text is None else [*filter(None, text.split(", "))] for name, text in told.items()}}
 
 
 @once
@@ -130,10 +128,11 @@ def _known_before(study: Study, metric: str, column: str, variant: str) -> dict[
     """Return the fields of a cell that follow from the study file alone."""
     published = study.compared.published
     figure = published.get(metric, {}).get(column, {}).get(variant)
+    kind = "placebo" if study.is_placebo(variant) else "variant"
     return {
         "metric": metric,
         "column": column,
-        "kind": _kind(study, variant),
+        "kind": BASELINE if variant == study.compared.baseline else kind,
         "variant": variant,
         "published": figure and figure.value,
         "note": figure.note if figure else "",
@@ -155,7 +154,7 @@ def _mean(runs: Runs, measured: Measured, metric: str, datasets: tuple[str, ...]
     """Return mean and interval of a row over the seeds that all its trials have."""
     places = measured.usable(runs.of(datasets, variant))
     seeds = measured.shared_seeds(places)
-    spread = measured.samples.spread(places, seeds)
+    spread = measured.spread(places, seeds)
     interval = metric_interval(metric, measured.seed_means(places)[seeds].tolist())
     if spread is not None:
         interval = sample_interval(metric, spread)
@@ -170,12 +169,6 @@ def _mean(runs: Runs, measured: Measured, metric: str, datasets: tuple[str, ...]
         "configurations": int(runs.complete[flat].sum()),
         "diverged": int(measured.lost[flat].any(axis=1).sum()),
     }
-
-
-def _kind(study: Study, variant: str) -> str:
-    if variant == study.compared.baseline:
-        return BASELINE
-    return "placebo" if study.is_placebo(variant) else "variant"
 
 
 def _size(runs: Runs, name: str, places: Places) -> float | None:
@@ -202,3 +195,25 @@ def _remarks(study: Study, cell: Mapping[str, Any], untuned: int) -> Iterator[st
     own = [label for label in asked if label in study.labels and (row.datasets is None or label in row.datasets)]
     if own and len(own) < len(asked):
         yield f"mean over {len(own)} of {len(asked)} data sets ({', '.join(own)})"
+
+
+@once
+def comparison_fits(results: Results) -> dict[str, Fit]:
+    """Return the fit of the first metric of a comparison on every data set: each row but the placebo is a network."""
+    study, runs = results.study, collect(results)
+    metric, size = first_metric(study), size_metric(study.objectives)
+    measured = measure(runs, metric)
+    rows = runs.table.filter(pl.col(VARIANT) != PLACEBO)
+    split = "test_samples" if metric.startswith("test_") else "validation_samples"
+    fits = {}
+    for dataset in study.labels:
+        own = rows.filter(pl.col("dataset") == dataset)
+        listed = [
+            (row["place"], row.get(size), measured.values[row["place"]][measured.known[row["place"]]].tolist())
+            for row in own.iter_rows(named=True)
+        ]
+        counts = own[split].unique().to_list()
+        fit = Fit(dataset=dataset, metric=metric, size=size, count=counts[0] if len(counts) == 1 else None)
+        known = fit_of(study, fit, listed, measured.samples)
+        fits[dataset] = replace(known, barred="the study is scaled") if study.scale != 1 else known
+    return fits

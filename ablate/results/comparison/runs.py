@@ -14,14 +14,15 @@ from numpy.typing import NDArray
 
 from ablate.core.objectives import given_for, is_share
 from ablate.core.trial import PLACEBO_SEED_BASE
-from ablate.results.comparison.compared_samples import Places, SampleCells, Values
-from ablate.results.statistics.samples import Spread, difference_interval
+from ablate.results.statistics.samples import Spread, difference_interval, spread
 from ablate.results.trials.pooling import NETWORK, alike_over_seeds, pooled
 from ablate.results.trials.results import Results, once
 from ablate.results.trials.sample_tables import SAMPLES, values_by_sample
 from ablate.results.trials.tables import REPORT_COLUMNS
 from ablate.study import PLACEBO, VARIANT
 
+Values = NDArray[np.float64]
+Places = Mapping[str, Mapping[str, int]]  # data set, configuration -> place in Runs.table
 EQUAL = 1e-12  # values whose spread is below this share of them are equal, but for rounding
 
 
@@ -83,11 +84,35 @@ class Measured:
     metric: str
 
     @cached_property
-    def samples(self) -> SampleCells:
-        """The values of each test sample, as far as they were kept."""
+    def samples(self) -> dict[tuple[int, int], tuple[str, Values]]:
+        """The digest of the test samples and the value of each, [samples], by place and position of the seed."""
         seeds = {seed: position for position, seed in enumerate(self.runs.seeds)}
         found = values_by_sample(self.runs.last, self.metric, ("place", "seed"))
-        return SampleCells(found={(place, seeds[seed]): values for (place, seed), values in found.items()})
+        return {(place, seeds[seed]): values for (place, seed), values in found.items()}
+
+    def spread(self, places: Places, seeds: NDArray[np.bool_], *, minus: Places | None = None) -> Spread | None:
+        """Return the spread over samples of a cell over these seeds, [seeds], or of its difference from another one.
+
+        A cell is the mean over data sets of means over configurations. None if a trial lacks values, or if two trials
+        of a data set were read on other samples.
+        """
+        parts = []
+        for dataset, own in places.items():
+            groups = [list(own.values())] + ([] if minus is None else [list(minus[dataset].values())])
+            means = [self._by_sample(group, np.flatnonzero(seeds).tolist()) for group in groups]
+            if any(mean is None for mean in means) or len({mean[0] for mean in means if mean is not None}) > 1:
+                return None
+            values = [mean[1] for mean in means if mean is not None]
+            parts.append(values[0] if minus is None else values[0] - values[1])
+        return spread(parts)
+
+    def _by_sample(self, places: Sequence[int], seeds: Sequence[int]) -> tuple[str, Values] | None:
+        """Return the digest of the samples and the mean over trials, [seeds, samples]."""
+        known = [cell for place in places for seed in seeds if (cell := self.samples.get((place, seed))) is not None]
+        if not known or len(known) < len(places) * len(seeds) or len({(split, len(v)) for split, v in known}) > 1:
+            return None
+        stacked = np.array([values for _, values in known], dtype=np.float64)
+        return known[0][0], stacked.reshape(len(places), len(seeds), -1).mean(axis=0)
 
     def usable(self, places: Places) -> dict[str, dict[str, int]]:
         """Return the positions that have the metric; exclude data sets that have none."""
@@ -236,7 +261,7 @@ def pair(runs: Runs, measured: Measured, plus: Sequence[Places], minus: Sequence
         lost=np.asarray(measured.lost[list(itertools.chain.from_iterable(flat[: len(plus)]))].any(axis=0))[seeds],
         seeds=tuple(seed for seed, there in zip(runs.seeds, seeds, strict=True) if there),
         compared=len(flat[0]),
-        spread=measured.samples.spread(own[0], seeds, minus=others[0]) if len(groups) == 2 else None,
+        spread=measured.spread(own[0], seeds, minus=others[0]) if len(groups) == 2 else None,
         alike=bool(places) and (runs.alike.issuperset(places) or measured.is_one_run(places, seeds)),
     )
 

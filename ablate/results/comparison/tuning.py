@@ -11,30 +11,22 @@ import polars as pl
 
 from ablate.base.plain_text import counted
 from ablate.results.comparison.tuning_budget import tuning_budget
-from ablate.results.comparison.tuning_scores import tuning_metric
 from ablate.results.rendering.grid import PageTable
 from ablate.results.rendering.numbers import printable, quantity, spell_metric, spell_seconds
-from ablate.results.trials.results import Results, once
+from ablate.results.trials.results import Results
 from ablate.study import Study
 from ablate.study.tuning_seeds import tuning_seeds
 
+CSV = "tuning.csv"
 MOST_WINNERS = 3  # winning values in a cell
 
 
-@once
-def tuning_tables(results: Results) -> dict[str, pl.DataFrame]:
-    """Return the tables of a tuned comparison by file name, none of one that is not tuned."""
+def tuning_section(results: Results) -> dict[str, Any] | None:
+    """Return the template's values of the page's section on tuning, None for a comparison that is not tuned."""
     study = results.study
     if study.tune is None:
-        return {}
-    return {"tuning.csv": tuning_budget(results)}
-
-
-def tuning_section(study: Study, tables: Mapping[str, pl.DataFrame]) -> dict[str, Any] | None:
-    """Return the template's values of the page's section on tuning, None for a comparison that is not tuned."""
-    if study.tune is None:
         return None
-    budget = tables["tuning.csv"]
+    budget = tuning_budget(results)
     table = PageTable(
         caption="Tuning of each row",
         headings=headings(study),
@@ -42,14 +34,13 @@ def tuning_section(study: Study, tables: Mapping[str, pl.DataFrame]) -> dict[str
             printable(part["dataset"][0]): [row_cells(study, row) for row in part.iter_rows(named=True)]
             for part in budget.partition_by("dataset", maintain_order=True)
         },
-        csv="tuning.csv",
+        csv=CSV,
     )
     return {"text": tuning_text(study, budget), "table": table}
 
 
 def tuning_text(study: Study, budget: pl.DataFrame) -> str:
     """Return what was tuned and what it cost, in words."""
-    assert study.tune is not None
     names = ", ".join(study.tuned.names())
     if not budget.height:
         return f"Every row tunes {names} first; no tuning trial has begun."
@@ -60,7 +51,7 @@ def tuning_text(study: Study, budget: pl.DataFrame) -> str:
     own = number == study.replicates
     turn = "its own tuning seed alone" if own else "one of these seeds, in turn" if number > 1 else "this seed"
     so = (" So each seed repeats tuning and training: differences and verdicts are of the part and its tuning.") * own
-    metric = spell_metric(tuning_metric(study))
+    metric = spell_metric(study.tuning_objective.metric)
     return (
         f"Every row tuned {names} first: {count} values on {seeds}, the same values for all. In all "
         f"{budget['runs'].sum():,} runs, {budget['epochs'].sum():,} epochs, {spell_seconds(seconds)} of training. Each "
@@ -70,9 +61,9 @@ def tuning_text(study: Study, budget: pl.DataFrame) -> str:
 
 def headings(study: Study) -> list[str]:
     """Return the headings of the table of budgets."""
-    tuned = [name.partition(".")[2] for name in study.tuned.names()]
-    first = ["Row", *(f"Winning {name} (seeds)" for name in tuned), f"Best {spell_metric(tuning_metric(study))}"]
-    return [*first, "Complete", "Failed", "Epochs", "Seconds"]
+    tuned = [f"Winning {name.partition('.')[2]} (seeds)" for name in study.tuned.names()]
+    best = f"Best {spell_metric(study.tuning_objective.metric)}"
+    return ["Row", *tuned, best, "Complete", "Failed", "Epochs", "Seconds"]
 
 
 def row_cells(study: Study, row: Mapping[str, Any]) -> list[str]:
@@ -80,8 +71,7 @@ def row_cells(study: Study, row: Mapping[str, Any]) -> list[str]:
     winners, border = json.loads(row["winners"]), row["border"].split(", ")
     best = [_winners(winners, name) + "*" * (name in border) for name in study.tuned.names()]
     name = " · ".join(part for part in (row["variant"], row["configuration"]) if part)
-    metric = tuning_metric(study)
-    score = quantity(metric, row["score"])
+    score = quantity(study.tuning_objective.metric, row["score"])
     complete = f"{row['complete']} of {row['runs']}"
     cost = [str(row["failed"]), f"{row['epochs']:,}", f"{row['seconds']:,.0f}"]
     return [printable(name), *best, score, complete, *cost]

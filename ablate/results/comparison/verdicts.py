@@ -1,20 +1,22 @@
-"""The tests behind verdicts: what paired differences establish, against zero and against a margin."""
+"""The tests behind verdicts: what paired differences establish against zero and a margin, and what would decide."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
+import polars as pl
 import scipy
 from numpy.typing import NDArray
 
 from ablate.results.comparison.runs import EQUAL, Paired
-from ablate.results.statistics.adjustment import holm
-from ablate.results.statistics.looks import ERROR, share_of
+from ablate.results.statistics.looks import ERROR, holm, share_of
 from ablate.results.statistics.skewness import Doubts, second_p
+from ablate.results.trials.results import Results
 
 SUPERIOR, EQUIVALENT, NON_INFERIOR, HARMFUL, INCONCLUSIVE = (
     "superior", "equivalent", "non-inferior", "harmful", "inconclusive",
@@ -133,3 +135,47 @@ def answer_to(claim: str, row: Mapping[str, Any]) -> str:
         if claim in (row[name] or "").split(", "):
             return answer
     return UNDECIDED
+
+
+@dataclass(frozen=True, kw_only=True)
+class NextStep:
+    """The inconclusive ones of `rows` verdicts of a metric, and what would decide them.
+
+    `collapsed` of them have collapsed seeds, so they vary too much for any number of seeds; what follows is of the
+    others. `seeds`: replicates at which a row without a difference is found non-inferior with 80% power, for the row
+    that needs most; None above 1,000. `hours`: of the further training, one trial after another, as long as the trials
+    took so far; None without `seeds`. `margin`: the smallest one at which all would be non-inferior now; None if all
+    have collapsed seeds or equal differences. `share`: of the error, which the next look has.
+    """
+
+    undecided: int
+    rows: int
+    collapsed: int
+    seeds: int | None
+    hours: float | None
+    margin: float | None
+    share: float
+
+
+def next_step(results: Results, table: pl.DataFrame) -> NextStep | None:
+    """Return what decides the inconclusive rows of a metric's verdicts; None if none is inconclusive.
+
+    `table` are rows of `verdicts`.
+    """
+    tested = table.filter(pl.col("verdict").is_not_null(), pl.col("p").is_not_null())
+    rows = tested.filter(pl.col("verdict") == INCONCLUSIVE)
+    if not rows.height:
+        return None
+    steady = rows.filter(pl.col("collapsed").fill_null(0) == 0)
+    needed = steady["seeds_needed"].to_list()
+    seeds = max(*needed, results.study.replicates + 1) if needed and None not in needed else None
+    spent = results.trials.filter(pl.col("stage") != "confirm")["wall_seconds"].sum() / 3600
+    return NextStep(
+        undecided=rows.height,
+        rows=tested.height,
+        collapsed=rows.height - steady.height,
+        seeds=seeds,
+        hours=None if seeds is None else spent * (seeds / results.study.replicates - 1),
+        margin=max(steady["margin_now"].drop_nulls().to_list(), default=None),
+        share=share_of(rows["look"][0] + 1),
+    )

@@ -10,7 +10,6 @@ import polars as pl
 
 from ablate.base.plain_text import counted
 from ablate.core.objectives import count_states, given_for, is_evaluated, is_share, on_validation
-from ablate.results.comparison.next_step import NextStep
 from ablate.results.comparison.rows import CONSTANTS
 from ablate.results.comparison.verdicts import (
     CLAIMS,
@@ -19,6 +18,7 @@ from ablate.results.comparison.verdicts import (
     INCONCLUSIVE,
     NON_INFERIOR,
     SUPERIOR,
+    NextStep,
 )
 from ablate.results.front.confirmation import opened_text, protocol_text
 from ablate.results.front.findings import by_state

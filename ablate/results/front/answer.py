@@ -10,13 +10,11 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from ablate.results.statistics.adjustment import holm
-from ablate.results.statistics.intervals import Interval, metric_interval
-from ablate.results.statistics.looks import ERROR, share_of
+from ablate.results.statistics.intervals import LEVEL, Interval, metric_interval
+from ablate.results.statistics.looks import ERROR, holm, share_of
 from ablate.results.statistics.studentized_range import range_quantile
 from ablate.results.statistics.two_way import Layout, lay_out
 
-LEVEL = 0.95
 FEWEST = 3  # seeds below which a best network's number is not corrected for being chosen
 PROJECTION = 0.005  # error spent on the simultaneous bounds of the best's interval (Andrews et al. 2024: a tenth)
 Verdict = Literal["best", "non-inferior", "worse", "not distinguished"]

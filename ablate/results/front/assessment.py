@@ -50,7 +50,7 @@ class Assessment:
 def assess(results: Results, dataset: str) -> Assessment | None:
     """Return the assessment of a data set, or None: fewer than two confirmed networks or seeds, equal seeds."""
     study, trials, reports = results.study, results.pooled.trials, results.pooled.reports
-    if not reports.height or front_stage(trials, dataset) != "confirm":
+    if front_stage(trials, dataset) != "confirm":
         return None
     rows = candidates(trials, study.objectives, dataset=dataset, stage="confirm", constraints=study.constraints)
     quality = quality_objective(study.objectives)

@@ -23,7 +23,7 @@ from ablate.results.rendering.numbers import (
     round_numbers,
     spell_metric,
 )
-from ablate.results.statistics.adjustment import holm
+from ablate.results.statistics.looks import holm
 
 TIMES = {10: "ten times", 2: "twice"}
 SENTENCES = {

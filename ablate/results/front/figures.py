@@ -31,12 +31,11 @@ from ablate.results.front.tables import (
 from ablate.results.rendering.drawing import (
     SHAPES,
     Figure,
+    by_series,
     finished,
     inline_chart,
-    legend,
     rounded,
     safe_stem,
-    series_scale,
     tips,
 )
 from ablate.results.rendering.numbers import (
@@ -55,16 +54,15 @@ MOST_POINTS = 3000  # dominated trials drawn in the front figure
 BELOW = "triangle-down"
 
 
-def figures(study: Study, found: Findings) -> list[Figure]:
+def figures(found: Findings) -> list[Figure]:
     """Return the figures for which a data set has data: its front, or its history, and its learning curves."""
-    first = front_figure(study, found) if other_objectives(study) else history_figure(study, found)
-    return [figure for figure in (first, curves_figure(study, found)) if figure is not None]
+    first = front_figure(found) if other_objectives(found.results.study) else history_figure(found)
+    return [figure for figure in (first, curves_figure(found)) if figure is not None]
 
 
-def front_figure(study: Study, found: Findings) -> Figure | None:
+def front_figure(found: Findings) -> Figure | None:
     """Return the quality against the second objective: faint trials, the front with intervals, and the fitted curve."""
-    points, dropped = trial_points(study, found)
-    rows = front_points(study, found)
+    study, (points, dropped), rows = found.results.study, trial_points(found), front_points(found)
     if not points and not rows:
         return None
     name, other = quality_name(study), other_objectives(study)[0]
@@ -75,8 +73,7 @@ def front_figure(study: Study, found: Findings) -> Figure | None:
     x = _cost_axis(other, [*(() if fit is None else fit.reach), *(point["size"] for point in points + rows)])
     title = name.replace("_", " ") + (" in %" if is_share(name) else "")
     y = alt.Y("quality:Q", title=title, scale=alt.Scale(domain=[low, high], nice=False, zero=False))
-    color = alt.Color("series:N", title=None, scale=series_scale(rows, points), legend=legend())
-    shape = alt.Shape("series:N", title=None, scale=series_scale(rows, points, of=SHAPES), legend=legend())
+    color, shape = by_series(alt.Color, rows, points), by_series(alt.Shape, rows, points, of=SHAPES)
     tip = tips("network", "trial", "series", "size", "quality")
     faint = inline_chart(inside).mark_point(size=36, strokeWidth=1.4)
     at_edge = [{**point, "edge": low if point["quality"] < low else high} for point in outside]
@@ -86,7 +83,7 @@ def front_figure(study: Study, found: Findings) -> Figure | None:
         faint.encode(x=x, y=y, color=color, shape=shape, opacity=alt.value(0.6), tooltip=tip),
         edge.encode(x=x, y=alt.Y("edge:Q"), color=color, opacity=alt.value(0.45), tooltip=tip),
     ]
-    layers += _front_layers(study, rows, replicate_points(study, found), x, y, color)
+    layers += _front_layers(study, rows, replicate_points(found), x, y, color)
     return Figure(
         stem=f"front-{safe_stem(found.dataset)}",
         title=f"{capital(name.replace('_', ' '))} against {spell_metric(other.metric)}{found.named('on')}",
@@ -97,8 +94,9 @@ def front_figure(study: Study, found: Findings) -> Figure | None:
     )
 
 
-def history_figure(study: Study, found: Findings) -> Figure | None:
+def history_figure(found: Findings) -> Figure | None:
     """Return the quality of each search trial in the order of the trials, with the best so far."""
+    study = found.results.study
     objective, name = quality_objective(study.objectives), quality_name(study)
     _, bests = best_so_far(study, found.listed, found.dataset)
     if not bests:
@@ -115,8 +113,7 @@ def history_figure(study: Study, found: Findings) -> Figure | None:
     x = alt.X("size:Q", title="trial", axis=alt.Axis(format="d", tickMinStep=1), scale=alt.Scale(nice=False, padding=8))
     title = spell_metric(objective.metric) + (" in %" if is_share(name) else "")
     y = alt.Y("quality:Q", title=title, scale=alt.Scale(domain=[low, high], nice=False, zero=False, clamp=True))
-    color = alt.Color("series:N", title=None, scale=series_scale(points), legend=legend())
-    shape = alt.Shape("series:N", title=None, scale=series_scale(points, of=SHAPES), legend=legend())
+    color, shape = by_series(alt.Color, points), by_series(alt.Shape, points, of=SHAPES)
     tip = tips("network", "trial", "series", "quality")
     line = inline_chart(steps).mark_line(interpolate="step-after", strokeWidth=1.8, color="role:accent")
     dots = inline_chart(evenly(points, MOST_POINTS)).mark_point(size=36, strokeWidth=1.4)
@@ -152,8 +149,9 @@ def round_sizes(sizes: list[float]) -> list[float]:
     return round_numbers(0.8 * low, 1.25 * high, (1, 2, 5) if high <= 1000 * low else (1,)) or [low]
 
 
-def trial_points(study: Study, found: Findings) -> tuple[list[dict[str, Any]], int]:
+def trial_points(found: Findings) -> tuple[list[dict[str, Any]], int]:
     """Return the drawable trials off the front, and how many were dropped to limit the size of the page."""
+    study = found.results.study
     objective, other = quality_objective(study.objectives), other_objectives(study)[0]
     on_front = set(found.front["trial"].to_list())
     points = []
@@ -167,8 +165,9 @@ def trial_points(study: Study, found: Findings) -> tuple[list[dict[str, Any]], i
     return kept, len(points) - len(kept)
 
 
-def front_points(study: Study, found: Findings) -> list[dict[str, Any]]:
+def front_points(found: Findings) -> list[dict[str, Any]]:
     """Return the front's rows as points with intervals, cheapest first, without rows that have no place."""
+    study = found.results.study
     name, other = quality_name(study), other_objectives(study)[0]
     factor = 100 if is_share(name) else 1
     points = []
@@ -302,9 +301,9 @@ def _front_caption(found: Findings, dropped: int) -> str:
     return " ".join(parts)
 
 
-def replicate_points(study: Study, found: Findings) -> list[dict[str, Any]]:
+def replicate_points(found: Findings) -> list[dict[str, Any]]:
     """Return every replicate of the front and of each confirmed network as one point."""
-    last = counted_rows(found.pooled.reports)
+    study, last = found.results.study, counted_rows(found.pooled.reports)
     name, other = quality_name(study), other_objectives(study)[0]
     factor = 100 if is_share(name) else 1
     metric = metric_at(quality_objective(study.objectives).metric, found.stage)

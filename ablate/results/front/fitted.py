@@ -119,7 +119,7 @@ def _of(pooled: Results, results: Results, dataset: str) -> Fit:
     rows = confirmed(trials) if stage == "confirm" else front(trials, study.objectives, constraints=study.constraints)
     last = counted_rows(pooled.reports)
     listed = [(row["trial"], row.get(size), seed_values(last, row, metric)) for row in rows.iter_rows(named=True)]
-    own = last.filter(pl.col("dataset") == dataset) if last.height else last
+    own = last.filter(pl.col("dataset") == dataset)
     counts = {samples(row) for row in rows.iter_rows(named=True)}
     count = counts.pop() if len(counts) == 1 else None
     fit = Fit(dataset=dataset, metric=metric, size=size, count=count, chosen=stage == "search")

@@ -14,27 +14,26 @@ from ablate.results.front.tables import network, quality_name
 from ablate.results.rendering.drawing import (
     SERIES,
     Figure,
+    by_series,
     finished,
     inline_chart,
-    legend,
     rounded,
     safe_stem,
-    series_scale,
     tips,
 )
 from ablate.results.rendering.numbers import better_end, evenly, printable, spell_metric
-from ablate.study import Study
 
 MOST_TICKS = 10
 MOST_CURVES = 150  # maximum number of learning curves per data set
 
 
-def curves_figure(study: Study, found: Findings) -> Figure | None:
+def curves_figure(found: Findings) -> Figure | None:
     """Return the validation quality of trials by epoch, evenly thinned if there are too many."""
+    study = found.results.study
     objective = quality_objective(study.objectives)
-    if objective.metric not in found.pooled.reports.columns or not found.pooled.reports.height:
+    if objective.metric not in found.pooled.reports.columns:
         return None
-    lines, ends, dropped = learning_curves(study, found, objective.metric)
+    lines, ends, dropped = learning_curves(found, objective.metric)
     if not lines:
         return None
     name = quality_name(study)
@@ -42,7 +41,7 @@ def curves_figure(study: Study, found: Findings) -> Figure | None:
     x = alt.X("epoch:Q", title=study.unit, axis=ticks, scale=alt.Scale(nice=False))
     title = spell_metric(objective.metric) + (" in %" if is_share(name) else "")
     y = alt.Y("quality:Q", title=title, scale=alt.Scale(zero=False))
-    color = alt.Color("series:N", title=None, scale=series_scale(lines), legend=legend())
+    color = by_series(alt.Color, lines)
     tip = tips("network", "trial", "epoch", "quality")
     line = inline_chart(lines).mark_line(strokeWidth=1.3, strokeJoin="round")
     stopped = inline_chart(ends).mark_point(shape="cross", angle=45, size=45, filled=True)
@@ -72,9 +71,7 @@ def whole_ticks(epochs: Sequence[int]) -> list[int]:
     return list(range(-(-low // step) * step, high + 1, step))
 
 
-def learning_curves(
-    study: Study, found: Findings, metric: str
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]], int]:
+def learning_curves(found: Findings, metric: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]], int]:
     """Return the points of the drawn curves, the ends of those stopped early, and how many curves were dropped."""
     trials = {row["trial"]: row for row in found.pooled.trials.iter_rows(named=True)}
     means = found.pooled.reports.group_by("trial", "epoch").agg(pl.col(metric)).sort("trial", "epoch")
@@ -91,7 +88,7 @@ def learning_curves(
         series = "confirmation run" if trial["stage"] == "confirm" else "search trial"
         series = "on the front" if trial["trial"] in on_front else series
         values = {"trial": row["trial"], "epoch": row["epoch"], "quality": rounded(factor * row[metric])}
-        lines.append({**values, "series": series, "network": printable(network(study, trial))})
+        lines.append({**values, "series": series, "network": printable(network(found.results.study, trial))})
         if trial["state"] == "PRUNED" and row["epoch"] == trial["epochs"]:
             ends.append(lines[-1])
     lines.sort(key=lambda point: SERIES.index(point["series"]))

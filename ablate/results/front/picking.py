@@ -1,14 +1,16 @@
-"""The network that keeps given bounds and is best otherwise."""
+"""The network that keeps given bounds and is best otherwise, and the text of `ablate pick` about it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from ablate.base.plain_text import counted
 from ablate.core.objectives import constraint_text, is_cost, ranked, violation
-from ablate.results.front.front import candidates, column_of, confirmed, metric_at, metric_values
+from ablate.results.front.front import candidates, column_of, front_stage, metric_at, metric_values
 from ablate.results.front.tables import counted_rows, seed_values
+from ablate.results.rendering.numbers import equal_seeds, quantity
 from ablate.results.statistics.intervals import Interval, natural_bounds, t_interval
 from ablate.results.trials.results import Results
 
@@ -60,7 +62,7 @@ def choose(results: Results, dataset: str, asked: Sequence[Bound]) -> Choice | N
     """
     study, found = results.study, results.on(dataset).pooled
     objectives = study.objectives
-    stage = "confirm" if confirmed(found.trials).height else "search"
+    stage = front_stage(found.trials, dataset)
     rows = candidates(found.trials, objectives, dataset=dataset, stage=stage, constraints=study.constraints)
     bounds = [_at(bound, stage) for bound in asked]
     names = {bound.metric for bound in bounds}
@@ -90,3 +92,40 @@ def choose(results: Results, dataset: str, asked: Sequence[Bound]) -> Choice | N
 
 def _at(bound: Bound, stage: str) -> Bound:
     return replace(bound, metric=metric_at(bound.metric, stage))
+
+
+def choice_lines(choice: Choice) -> Iterator[str]:
+    """Yield the lines about the network that was picked, without its settings."""
+    row, seeds = choice.row, choice.row["replicates"]
+    n = counted(seeds, "seed")
+    if choice.stage == "confirm":
+        what = f"trial {row['trial']}, which confirms search trial {row['source']} on {n}; test split"
+        yield f"{choice.dataset}: {what}. Picked among {counted(choice.among, 'confirmed network')}."
+    else:
+        what = f"search trial {row['trial']}, {n}; validation split"
+        yield f"{choice.dataset}: {what}. Picked among {counted(choice.among, 'complete network')}."
+        yield "Unconfirmed: it was searched by these numbers, so it looks better than it is."
+    for metric, interval in choice.metrics.items():
+        yield f"  {metric} {_interval(metric, interval)}"
+    for bound, _ in choice.kept:
+        if bound.metric != bound.asked:
+            yield f"  The bound on {bound.asked} is read on {bound.metric}, as the front is."
+
+
+def missed_line(choice: NoChoice) -> str:
+    """Return the line about a data set on which no network keeps the bounds."""
+    if choice.row is None:
+        return f"{choice.dataset}: no network is complete and keeps the constraints of the study file."
+    missed = ", ".join(
+        f"{bound.metric} {quantity(bound.metric, value)} (not {bound.text})" for bound, value in choice.missed
+    )
+    return f"{choice.dataset}: no network keeps the bounds. The nearest is trial {choice.row['trial']}: {missed}."
+
+
+def _interval(metric: str, interval: Interval) -> str:
+    if is_cost(metric) or interval.n < 2:
+        return quantity(metric, interval.mean)
+    if equal_seeds(interval.low, interval.high):
+        return f"{quantity(metric, interval.mean)} ({interval.n} seeds with equal numbers)"
+    low, high = quantity(metric, interval.low), quantity(metric, interval.high)
+    return f"{quantity(metric, interval.mean)} (95% interval {low} to {high}, n = {interval.n})"

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
 import polars as pl
 import scipy
 
-from ablate.core.objectives import losses, quality_objective, signed
-from ablate.results.front.front import candidates, objective_values
+from ablate.core.objectives import quality_objective, ranked
+from ablate.results.front.front import candidates, column_of
+from ablate.results.front.tables import other_objectives
 from ablate.results.trials.tables import searched_values
 from ablate.study import Study
-from ablate.study.space import FloatRange, IntRange, Range
+from ablate.study.space import FloatRange, IntRange
 
 NEAR = 1 / 20  # share of a range, on its scale, that counts as its end
 BEST, FEWEST = 1 / 4, 6  # share of the complete trials that are the best, and how many at least
@@ -72,7 +72,7 @@ def range_ends(study: Study, trials: pl.DataFrame, dataset: str) -> RangeEnds:
     ranges = {n: r for n, r in space.ranges.items() if isinstance(r, FloatRange | IntRange) and r.ends[0] < r.ends[1]}
     rows = candidates(trials, study.objectives, dataset=dataset, stage="search", constraints=study.constraints)
     values = searched_values(rows[_best(study, rows)], space)
-    tail = Counter(name for name in (each.rsplit(".", 1)[-1] for each in ranges))
+    tail = Counter(name.rsplit(".", 1)[-1] for name in ranges)
     found, held = [], set[int]()
     for name, spec in ranges.items():
         short = name.rsplit(".", 1)[-1]
@@ -82,8 +82,15 @@ def range_ends(study: Study, trials: pl.DataFrame, dataset: str) -> RangeEnds:
             p = scipy.special.bdtrc(len(there) - 1, len(places), _chance(spec, upper=upper)) if there else 1.0
             if len(there) >= FEWEST_THERE and p <= LEVEL / (2 * len(ranges)):
                 held.update(there)
-                end = _end(short if tail[short] == 1 else name, spec, upper=upper)
-                found.append(RangeEnd(**end, trials=len(there), best=len(places)))
+                found.append(
+                    RangeEnd(
+                        setting=short if tail[short] == 1 else name,
+                        direction="upwards" if upper else "downwards",
+                        trials=len(there),
+                        best=len(places),
+                        limit=_limit(spec, upper=upper),
+                    )
+                )
     best: Mapping[str, Any] = values[0] if values else {}
     own = {name: spec for name, spec in ranges.items() if name in best}
     near = [any(_is_near(spec, best[name], upper=upper) for upper in (False, True)) for name, spec in own.items()]
@@ -91,31 +98,18 @@ def range_ends(study: Study, trials: pl.DataFrame, dataset: str) -> RangeEnds:
     return RangeEnds(ends=tuple(found), at_end=len(held), best=len(values), own=sum(near), ranges=len(own))
 
 
-def _best(study: Study, rows: pl.DataFrame) -> Sequence[int]:
+def _best(study: Study, rows: pl.DataFrame) -> list[int]:
     """Return the places of the best rows, the best first: by front, then by the quality."""
-    import moocore
-
-    if not rows.height:
-        return []
-    values = objective_values(rows, study.objectives, "search")
-    points: Any = np.array([losses(study.objectives, row) for row in values.tolist()])
-    library: Any = moocore
-    quality = study.objectives.index(quality_objective(study.objectives))
-    by_quality = np.array([signed(study.objectives[quality], value) for value in values[:, quality].tolist()])
-    fronts = library.pareto_rank(points) if points.shape[1] > 1 else np.zeros(len(points))
-    order = np.lexsort((rows["trial"].to_numpy(), by_quality, fronts))
-    count: int = max(math.ceil(BEST * rows.height), FEWEST)
-    return [int(place) for place in order[:count]]
+    objectives = (quality_objective(study.objectives), *other_objectives(study))
+    places = ranked(objectives, (), rows["state"].to_list(), column_of(rows, "search"))
+    return places[: max(math.ceil(BEST * rows.height), FEWEST)]
 
 
-def _end(setting: str, spec: Range, *, upper: bool) -> dict[str, str]:
+def _limit(spec: FloatRange | IntRange, *, upper: bool) -> str:
     low, high = spec.ends
-    limit = ""
     if low == 0 and not upper:
-        limit = ", if it may be below 0"
-    elif high == 1 and low >= 0 and upper and isinstance(spec, FloatRange):  # type: ignore[operator]
-        limit = ", if it may be above 1"
-    return {"setting": setting, "direction": "upwards" if upper else "downwards", "limit": limit}
+        return ", if it may be below 0"
+    return ", if it may be above 1" * (high == 1 and low >= 0 and upper and isinstance(spec, FloatRange))
 
 
 def _is_near(spec: FloatRange | IntRange, value: float, *, upper: bool) -> bool:

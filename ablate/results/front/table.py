@@ -1,22 +1,30 @@
-"""The table of a front: every declared objective and constraint, the comparison with the best, and what is known."""
+"""The table of a front: every declared objective and constraint, and what is known; in a terminal below the answer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import polars as pl
+from rich.console import Group, RenderableType
+from rich.text import Text
 
 from ablate.base.plain_text import settings_text
 from ablate.core.objectives import SIZE_METRICS, quality_objective
 from ablate.results.front.answer import FEWEST
+from ablate.results.front.cautions import cautions
+from ablate.results.front.confirmation import confirmation_text, on_front_text, protocol_text
+from ablate.results.front.curve_words import fit_lines
 from ablate.results.front.findings import Findings
-from ablate.results.front.front import metric_at
+from ablate.results.front.fitted import search_fits
 from ablate.results.front.tables import (
     MOST_ROWS,
     differing,
+    front_table,
     model_settings,
     network,
+    note_text,
     objective_value,
     other_objectives,
     other_settings,
@@ -32,11 +40,13 @@ from ablate.results.rendering.numbers import (
     count,
     evenly,
     format_signed,
+    printable,
     quantity,
     ratio,
     reach,
     spell_metric,
 )
+from ablate.results.trials.results import Results
 from ablate.study import Study
 
 FEWEST_LINES = 6  # of the table of one of many data sets in a terminal
@@ -67,7 +77,11 @@ def front_grid(found: Findings) -> Grid:
             cell=lambda row: quantity(name, row[name]) + _reach(name, row),
         ),
         *_objectives(study),
-        Column(heading="To the best", cell=lambda row: _difference(study, row), short=lambda row: _short(study, row)),
+        Column(
+            heading="To the best",
+            cell=lambda row: _difference(study, row),
+            short=lambda row: _difference(study, row, short=True),
+        ),
         Column(heading="P(front)", cell=lambda row: _chance(row)),
         Column(heading="Corrected for being chosen", cell=lambda row: _corrected(found, row), wide=True),
         Column(heading="Seeds", cell=lambda row: str(row["replicates"]) if several else "", wide=True),
@@ -95,22 +109,15 @@ def _shown(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _objectives(study: Study) -> Iterator[Column]:
     """Yield a column for each further objective, and for each metric that a constraint bounds."""
-    others = other_objectives(study)
-    for each in others:
-        yield Column(
-            heading=capital(spell_metric(each.metric)),
-            cell=lambda row, each=each: quantity(each.metric, objective_value(each, row)),  # type: ignore[misc]
-        )
-    shown = {quality_objective(study.objectives).metric, *(each.metric for each in others)}
-    for metric in dict.fromkeys(each.metric for each in study.constraints if each.metric not in shown):
-        yield _plain(metric)
+    quality = quality_objective(study.objectives).metric
+    others = [each.metric for each in other_objectives(study)]
+    for metric in dict.fromkeys([*others, *(each.metric for each in study.constraints)]):
+        if metric != quality:
+            yield Column(heading=capital(spell_metric(metric)), cell=partial(_value, metric))
 
 
-def _plain(metric: str) -> Column:
-    def cell(row: Row) -> str:
-        return quantity(metric, row.get(metric_at(metric, row["stage"]), row.get(metric)))
-
-    return Column(heading=capital(spell_metric(metric)), cell=cell)
+def _value(metric: str, row: Row) -> str:
+    return quantity(metric, objective_value(metric, row))
 
 
 def _known(study: Study, rows: list[dict[str, Any]]) -> Iterator[Column]:
@@ -126,19 +133,12 @@ def _reach(name: str, row: Row) -> str:
     return reach(name, row[name], row[f"{name}_low"], row[f"{name}_high"], row["replicates"])
 
 
-def _difference(study: Study, row: Row) -> str:
-    """Return `−0.55 (−4.65 to +2.55), not distinguished`, or the verdict alone."""
+def _difference(study: Study, row: Row, *, short: bool = False) -> str:
+    """Return `−0.55 (−4.65 to +2.55), not distinguished`, `short` without the interval, or the verdict alone."""
     if row["difference"] is None:
         return DASH
-    return "best" if row["verdict"] == "best" else f"{difference_text(study, row, unit='')}, {row['verdict']}"
-
-
-def _short(study: Study, row: Row) -> str:
-    """Return `−0.55, not distinguished`, without the interval."""
-    if row["difference"] is None:
-        return DASH
-    difference = format_signed(quality_name(study), row["difference"])
-    return "best" if row["verdict"] == "best" else f"{difference}, {row['verdict']}"
+    text = format_signed(quality_name(study), row["difference"]) if short else difference_text(study, row, unit="")
+    return "best" if row["verdict"] == "best" else f"{text}, {row['verdict']}"
 
 
 def _chance(row: Row) -> str:
@@ -152,3 +152,31 @@ def _corrected(found: Findings, row: Mapping[str, Any]) -> str:
     if assessed is None or assessed.best != row["trial"] or assessed.best_number.n < FEWEST:
         return ""
     return number_text(quality_name(found.results.study), assessed).replace(", corrected for being chosen", "")
+
+
+def front_lines(results: Results) -> RenderableType:
+    """Return per data set its answer, its warnings and its front; intervals need the reports table."""
+    datasets = front_table(results)["dataset"].unique(maintain_order=True).to_list()
+    known = [*datasets, *(label for label in results.study.labels if label not in datasets)]
+    return Group(*_parts(results, known), *fit_lines(search_fits(results).values()))
+
+
+def _parts(results: Results, datasets: Sequence[str]) -> Iterator[RenderableType]:
+    """Yield the protocol if validation is the test split, then per data set its answer, warnings and table."""
+    study, several = results.study, len(results.study.labels) > 1
+    if study.protocol == "paper":
+        yield Text(f"{protocol_text(study)}\n")
+    for found in (Findings(results, dataset) for dataset in datasets):
+        on = f"{found.dataset}: " if several else ""
+        yield Text(printable(f"{on}{found.answer_text}"))
+        if not found.front.height:
+            continue
+        for warning in cautions(found):
+            yield Text(printable(f"Warning ({warning.code}): {warning.sentence}"))
+        words = confirmation_text(results, found.dataset)
+        others = on_front_text(found.pooled.trials, found.dataset, found.front.height) if found.tested else ""
+        facts = [capital(f"{words}{others}"), note_text(study, found.rows)]
+        yield Text("")
+        yield Text(printable(f"{'. '.join(filter(None, facts))}."))
+        yield front_grid(found)
+        yield Text("")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import polars as pl
@@ -97,7 +97,7 @@ def note_text(study: Study, rows: Sequence[Mapping[str, Any]]) -> str:
 
 def counted_rows(reports: pl.DataFrame) -> pl.DataFrame:
     """Return the report of each trial that counts, one row per replicate, by data set, trial and replicate."""
-    return reports.filter("counts").sort("dataset", "trial", "replicate") if reports.height else reports
+    return reports.filter("counts").sort("dataset", "trial", "replicate")
 
 
 def replicate_values(last: pl.DataFrame, dataset: str, trial: int, metric: str) -> list[float]:
@@ -126,11 +126,16 @@ def other_objectives(study: Study) -> list[Objective]:
     return sorted((each for each in study.objectives if each is not quality), key=lambda each: not is_size(each.metric))
 
 
-def objective_value(objective: Objective, row: Mapping[str, Any]) -> float:
-    """Return an objective in a row of `front_table`, NaN if it is not known."""
-    value = row.get(metric_at(objective.metric, row["stage"]))
-    value = row.get(objective.metric.removeprefix("val_")) if value is None else value
+def objective_value(metric: str, row: Mapping[str, Any]) -> float:
+    """Return an objective's metric in a row of `front_table`, NaN if it is not known."""
+    value = row.get(metric_at(metric, row["stage"]))
+    value = row.get(metric.removeprefix("val_")) if value is None else value
     return math.nan if value is None else float(value)
+
+
+def row_losses(objectives: Iterable[Objective], row: Mapping[str, Any]) -> list[float]:
+    """Return these objectives in a row of `front_table`, with the signs that make smaller values the better ones."""
+    return [signed(each, objective_value(each.metric, row)) for each in objectives]
 
 
 def is_logarithmic(objective: Objective) -> bool:
@@ -140,7 +145,7 @@ def is_logarithmic(objective: Objective) -> bool:
 
 def place_of(objective: Objective, row: Mapping[str, Any]) -> float | None:
     """Return where a row lies on the axis of an objective, in percent of a share; None if it has no place there."""
-    value = objective_value(objective, row)
+    value = objective_value(objective.metric, row)
     if not math.isfinite(value) or (is_logarithmic(objective) and value <= 0):
         return None
     return 100 * value if is_share(objective.metric) else value
@@ -154,8 +159,7 @@ def row_interval(study: Study, row: dict[str, Any], last: pl.DataFrame) -> tuple
     """
     metric = metric_at(quality_objective(study.objectives).metric, row["stage"])
     values = seed_values(last, row, metric)
-    own = last.filter(pl.col("dataset") == row["dataset"], pl.col("trial") == row["trial"]) if last.height else last
-    found = spread_of(own, metric)
+    found = spread_of(last.filter(pl.col("dataset") == row["dataset"], pl.col("trial") == row["trial"]), metric)
     if found is not None:
         return sample_interval(metric, found), found
     return metric_interval(metric, values, samples=samples(row)), None

@@ -45,7 +45,7 @@ def seeds_text(study: Study, reports: pl.DataFrame) -> str:
     ):
         if study.compare is not None and stage == "confirm":
             continue  # a comparison's confirmation evaluates existing networks, on their own seeds
-        seeds = reports.filter(pl.col("stage") == stage)["seed"].unique().sort().to_list() if reports.height else []
+        seeds = reports.filter(pl.col("stage") == stage)["seed"].unique().sort().to_list()
         groups = {word: [seed for seed in seeds if not _is_of_placebo(seed)]}
         groups[f"tuning of the {PLACEBO}" if stage == "tune" else f"the {PLACEBO}"] = list(
             filter(_is_of_placebo, seeds)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import polars as pl
 
-from ablate.core.objectives import is_cost, is_maximized, is_share, is_size, quality_objective, signed
+from ablate.core.objectives import is_cost, is_maximized, is_share, is_size, quality_objective
 from ablate.results.front.answer import FEWEST
 from ablate.results.front.assessment import Assessment
-from ablate.results.front.tables import network, objective_value, other_objectives, quality_name
+from ablate.results.front.tables import network, objective_value, other_objectives, quality_name, row_losses
 from ablate.results.rendering.numbers import NO_WIDTH, format_signed, quantity, says_little, spell_metric, unit_text
 from ablate.study import Study
 
@@ -64,14 +65,9 @@ def answer(study: Study, front: pl.DataFrame, assessed: Assessment | None) -> An
 
 def best_of(study: Study, rows: Sequence[Row]) -> Row:
     """Return the best of a front in quality; of equal ones that of the assessment, else the cheapest."""
-    quality, others = quality_objective(study.objectives), other_objectives(study)
+    objectives = [quality_objective(study.objectives), *other_objectives(study)]
     chosen = [row for row in rows if row["verdict"] == "best"] or rows
-
-    def losses(row: Row) -> list[float]:
-        rest = [signed(each, objective_value(each, row)) for each in others]
-        return [signed(quality, row[quality_name(study)]), *rest]
-
-    return min(chosen, key=losses)
+    return min(chosen, key=partial(row_losses, objectives))
 
 
 def _case(rows: Sequence[Row], best: Row, assessed: Assessment | None) -> Case:
@@ -95,7 +91,7 @@ def _named(study: Study, rows: Sequence[Row], best: Row, case: Case) -> Row | No
     some = [row for row in rows if row["verdict"] in wanted.get(case, ())]
     if not some or not others:
         return best if some else None
-    return min(some, key=lambda row: signed(others[0], objective_value(others[0], row)))
+    return min(some, key=partial(row_losses, others[:1]))
 
 
 def _facts(
@@ -104,21 +100,19 @@ def _facts(
     """Return what the templates name."""
     name, metric = quality_name(study), quality_objective(study.objectives).metric
     equal = sum(row[name] == best[name] for row in rows)
-    seeds = "" if assessed is None else seeds_text(assessed)
     facts: dict[str, Any] = {
         "lead": "Best" if equal == 1 else f"One of the {equal} best",
         "best": network(study, dict(best)),
         "number": best_number(study, best, assessed),
         "costs": cost_text(study, best),
         "front": len(rows),
-        "others": "the other" if len(rows) == 2 else f"the {len(rows) - 1} others",
+        "others": "The other" if len(rows) == 2 else f"The {len(rows) - 1} others",
         "are": "is" if len(rows) == 2 else "are",
         "open": sum(row["verdict"] != "worse" for row in rows),
-        "seeds": seeds,
+        "seeds": "" if assessed is None else seeds_text(assessed),
         "least": least_word(study),
         "why": WHY["one seed" if best["replicates"] < 2 else "equal"],
     }
-    facts["others"] = facts["others"].capitalize()
     if assessed is not None:
         facts |= {"first": assessed.best, "corrected": number_text(name, assessed)}
         facts["margin"] = "" if assessed.margin is None else unit_text(metric, assessed.margin)
@@ -149,7 +143,7 @@ def cost_text(study: Study, row: Row) -> str:
     """Return the other objectives of a row: `, 3,530 parameters, latency 2.1`."""
     parts = []
     for each in other_objectives(study):
-        value, word = quantity(each.metric, objective_value(each, row)), spell_metric(each.metric)
+        value, word = quantity(each.metric, objective_value(each.metric, row)), spell_metric(each.metric)
         parts.append(f", {value} {word}" if is_size(each.metric) else f", {word} {value}")
     return "".join(parts)
 

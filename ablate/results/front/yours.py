@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -16,7 +17,7 @@ from ablate.core.trial import TrialState
 from ablate.results.front.answer import Difference
 from ablate.results.front.assessment import assessments, values_by_seed
 from ablate.results.front.front import candidates, front_stage, metric_at
-from ablate.results.front.tables import front_table, network, network_table, quality_name
+from ablate.results.front.tables import front_table, network, network_table, objective_value, quality_name, row_losses
 from ablate.results.rendering.numbers import format_signed, quantity, spell_metric
 from ablate.results.trials.confirmation import users_answer
 from ablate.results.trials.pooling import NETWORK
@@ -173,8 +174,8 @@ def _beside_front(study: Study, own: Row, front: Sequence[Row], broken: Sequence
     if broken:
         text = f"{who} do not keep {' and '.join(broken)}: {numbers}."
         return Yours(trial=None, standing="not compared", sentence=text)
-    mine = _losses(study, own)
-    above = [row for row in front if all(a <= b for a, b in zip(_losses(study, row), mine, strict=True))]
+    losses = partial(row_losses, study.objectives)
+    above = [row for row in front if all(a <= b for a, b in zip(losses(row), losses(own), strict=True))]
     above = [row for row in above if row["trial"] != own["trial"]]
     if own["trial"] in [row["trial"] for row in front] or not above:
         return Yours(trial=None, standing="on the front", sentence=f"{who} are on the front{seeds}: {numbers}.")
@@ -184,17 +185,6 @@ def _beside_front(study: Study, own: Row, front: Sequence[Row], broken: Sequence
     return Yours(trial=None, standing="dominated", sentence=f"{text}{_numbers(study, first)}.")
 
 
-def _metric(objective: Any, row: Row) -> tuple[str, float]:
-    """Return name and value of an objective in a row of `front_table`."""
-    metric = metric_at(objective.metric, row["stage"])
-    name = objective.metric.removeprefix("val_")
-    return metric, row[metric] if row.get(metric) is not None else row[name]
-
-
-def _losses(study: Study, row: Row) -> list[float]:
-    return [signed(objective, _metric(objective, row)[1]) for objective in study.objectives]
-
-
 def _numbers(study: Study, row: Row) -> str:
-    known = [_metric(objective, row) for objective in study.objectives]
+    known = [(metric_at(each.metric, row["stage"]), objective_value(each.metric, row)) for each in study.objectives]
     return ", ".join(f"{quantity(metric, value)} {spell_metric(metric)}" for metric, value in known)

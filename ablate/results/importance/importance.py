@@ -78,7 +78,7 @@ def importances(
     """
     kept = [place for place, value in enumerate(losses) if math.isfinite(value)]
     values, chosen = np.array([losses[place] for place in kept]), [settings[place] for place in kept]
-    names = [name for name, spec in space.ranges.items() if _varies(spec) and any(name in own for own in chosen)]
+    names = [name for name, spec in space.ranges.items() if spec.count() != 1 and any(name in own for own in chosen)]
     if len(values) < LEAST or not names or values.min() == values.max():
         return Importances(metric=metric, trials=len(kept), rows=())
     rng = stream(study_seed, dataset, 0, "importance", metric)
@@ -102,13 +102,6 @@ def importances(
     ]
     ordered = tuple(sorted(rows, key=lambda row: (-row.total, row.parameter)))
     return Importances(metric=metric, trials=len(kept), rows=ordered)
-
-
-def _varies(spec: Range) -> bool:
-    if isinstance(spec, Choices):
-        return len(spec.choices) > 1
-    assert isinstance(spec, FloatRange | IntRange)
-    return spec.count() != 1
 
 
 def _shares(table: Values, values: Values, blocks: Values, trees: int, drawn: int) -> tuple[Values, Values, float]:

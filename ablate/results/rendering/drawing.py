@@ -78,8 +78,8 @@ class Figure:
         return f"Figure({self.stem!r}, {self.title!r})"
 
     def _repr_png_(self) -> bytes:
-        """Return the figure as a notebook shows it."""
-        return png(self)
+        """Return the figure as a PNG file for a notebook, at twice its size in pixels."""
+        return bytes(vl_convert.svg_to_png(self.svg, scale=PNG_SCALE))
 
     @cached_property
     def svg(self) -> str:
@@ -126,19 +126,9 @@ def paint(spec: Any, palette: Mapping[str, str]) -> Any:
     return palette.get(spec, spec) if isinstance(spec, str) else spec
 
 
-def svg(figure: Figure) -> str:
-    """Return a figure as an SVG file."""
-    return figure.svg
-
-
 def pdf(figure: Figure) -> bytes:
     """Return a figure as a PDF file, in light colours on white."""
     return bytes(vl_convert.svg_to_pdf(figure.svg))
-
-
-def png(figure: Figure) -> bytes:
-    """Return a figure as a PNG file, in light colours on white, at twice its size in pixels."""
-    return bytes(vl_convert.svg_to_png(figure.svg, scale=PNG_SCALE))
 
 
 def without_layers(svg: str) -> str:
@@ -198,18 +188,13 @@ def row_axes(
     return y, lambda name: alt.X(f"{name}:Q", title=title, scale=scale, axis=numbers)
 
 
-def series_scale(*points: Iterable[Mapping[str, Any]], of: Sequence[str] = COLORS) -> alt.Scale:
-    """Return the scale that maps the series in `points` to their colours (or shapes)."""
+def by_series(channel: Any, *points: Iterable[Mapping[str, Any]], of: Sequence[str] = COLORS) -> Any:
+    """Return the channel of the series in `points`, with their colours (or shapes); the legend suits a phone."""
     present = {point["series"] for group in points for point in group}
     pairs = [(series, value) for series, value in zip(SERIES, of, strict=True) if series in present]
-    return alt.Scale(domain=[series for series, _ in pairs], range=[value for _, value in pairs])
-
-
-def legend() -> alt.Legend:
-    """Return the legend above a figure, in two columns for a phone."""
-    return alt.Legend(
-        orient="top", direction="horizontal", symbolOpacity=1, columns=2, columnPadding=28, labelLimit=260
-    )
+    scale = alt.Scale(domain=[series for series, _ in pairs], range=[value for _, value in pairs])
+    key = alt.Legend(orient="top", direction="horizontal", symbolOpacity=1, columns=2, columnPadding=28, labelLimit=260)
+    return channel("series:N", title=None, scale=scale, legend=key)
 
 
 def finished(chart: Any, *, height: int = HEIGHT) -> dict[str, Any]:

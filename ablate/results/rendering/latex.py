@@ -90,14 +90,14 @@ def number_cells(
     ]
     known = [each for each in scaled if each.value is not None and math.isfinite(each.value)]
     places = 0 if metric in SIZE_METRICS else _decimals(known, most=2 if factor == 100 else 6)
-    texts = [_digits(float(each.value or 0.0), places, signed=signed) for each in known]
-    ends = (
-        {None: "", True: texts[_place(known, highest=True)], False: texts[_place(known, highest=False)]}
-        if known
-        else {}
-    )
+    values = [float(each.value or 0.0) for each in known]
+    texts = [_digits(value, places, signed=signed) for value in values]
+    bold = texts[values.index((max if best else min)(values))] if known and best is not None else ""
     shown = iter(texts)
-    return [_cell(each, next(shown), ends.get(best, ""), places) if each in known else _absent(each) for each in scaled]
+    return [
+        _cell(each, next(shown), bold, places) if each in known else NOTHING if each.value is None else "diverged"
+        for each in scaled
+    ]
 
 
 def formula(number: str) -> str:
@@ -128,19 +128,10 @@ def _line(cells: Sequence[str]) -> str:
     return " & ".join(cells) + r" \\"
 
 
-def _absent(number: Number) -> str:
-    return NOTHING if number.value is None else "diverged"
-
-
 def _cell(number: Number, text: str, bold: str, places: int) -> str:
     shown = rf"\mathbf{{{text}}}" if text == bold else text
     half = "" if number.half is None else rf" \pm {_digits(number.half, places)}"
     return f"${shown}{half}{number.mark and f'{{}}^{{{number.mark}}}'}$"
-
-
-def _place(numbers: Sequence[Number], *, highest: bool) -> int:
-    values = [float(each.value or 0.0) for each in numbers]
-    return values.index(max(values) if highest else min(values))
 
 
 def _decimals(numbers: Sequence[Number], most: int) -> int:

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Group
 
-from ablate.results.comparison.fitted import comparison_fits
-from ablate.results.comparison.terminal import comparison_lines
+from ablate.results.comparison.rows import comparison_fits
+from ablate.results.comparison.table import comparison_lines
 from ablate.results.front.curve_words import fit_lines
+from ablate.results.front.table import front_lines
 from ablate.results.front.tables import front_table
-from ablate.results.front.terminal import front_lines
-from ablate.results.report.attention_maps import write_maps
 from ablate.results.trials.results import Results
 
 if TYPE_CHECKING:
@@ -31,7 +30,6 @@ __all__ = [
     "front_lines",
     "front_table",
     "result_lines",
-    "write_maps",
     "write_report",
 ]
 

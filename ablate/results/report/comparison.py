@@ -8,12 +8,12 @@ import polars as pl
 
 from ablate.results.comparison.comparison_warnings import comparison_warnings
 from ablate.results.comparison.design import design_lines
-from ablate.results.comparison.fitted import comparison_fits
 from ablate.results.comparison.forest import forest_figures
-from ablate.results.comparison.next_step import next_step
-from ablate.results.comparison.rows import comparison, first_metric, judged_rows, verdicts
+from ablate.results.comparison.rows import comparison, comparison_fits, first_metric, judged_rows, verdicts
 from ablate.results.comparison.table import contrasts_grid, rows_grid
-from ablate.results.comparison.tuning import tuning_section, tuning_tables
+from ablate.results.comparison.tuning import CSV, tuning_section
+from ablate.results.comparison.tuning_budget import tuning_budget
+from ablate.results.comparison.verdicts import next_step
 from ablate.results.comparison.words import next_text, sentences, shared_text, status_lines
 from ablate.results.front.curve_words import beside, fit_values
 from ablate.results.front.fitted import fits_table
@@ -21,7 +21,7 @@ from ablate.results.front.tables import network
 from ablate.results.rendering.drawing import Figure, safe_stem
 from ablate.results.rendering.grid import Grid
 from ablate.results.rendering.numbers import capital, printable, spell_metric
-from ablate.results.report.frame import Page, render_page
+from ablate.results.report.frame import Page, make_page
 from ablate.results.trials.results import Results
 from ablate.study import Study
 
@@ -30,32 +30,29 @@ MOST_ERRORS = 50
 
 def build(results: Results, *, live: bool = False) -> Page:
     """Return the page of a designed comparison, written for a folder or `live` for a server."""
-    study, table, of_tuning = results.study, comparison(results), tuning_tables(results)
-    drawn, fits = draw(results), comparison_fits(results)
+    study, table, drawn, fits = results.study, comparison(results), draw(results), comparison_fits(results)
+    of_tuning = {} if study.tune is None else {CSV: tuning_budget(results)}
     tables = {"comparison.csv": table, **of_tuning, "fits.csv": fits_table(fits.values()), "trials.csv": results.trials}
     by_stem = {figure.stem: figure for figure in drawn}
     sections = [_section(results, metric, by_stem) for metric in table["metric"].unique(maintain_order=True)]
-    tuning = tuning_section(study, of_tuning)
     failed = results.trials.filter(pl.col("state") == "FAIL")
-    html = render_page(
+    return make_page(
         "comparison.html.j2",
         study,
+        tables,
         drawn,
         live=live,
         status=status_lines(results),
         **_answer(results),
         warnings=comparison_warnings(results),
         sections=sections,
-        tuning=tuning,
+        tuning=tuning_section(results),
         fits=[values for fit in fits.values() if (values := fit_values(fit))],
         beside=beside(fits.values()),
         errors=[_error(study, row) for row in failed.head(MOST_ERRORS).iter_rows(named=True)],
         failed=failed.height,
         unlisted=max(failed.height - MOST_ERRORS, 0),
-        methods=(),
-        files=list(tables),
     )
-    return Page(html=html, tables=tables, drawn=drawn)
 
 
 def draw(results: Results) -> list[Figure]:

@@ -21,7 +21,7 @@ from markupsafe import Markup
 from ablate import __version__
 from ablate.base.cache import cached_bytes
 from ablate.base.files import DiskFolder
-from ablate.results.rendering.drawing import PALETTES, Figure, pdf, svg
+from ablate.results.rendering.drawing import PALETTES, Figure, pdf
 from ablate.results.trials.tables import cannot_write, csv_text
 from ablate.study import Study
 
@@ -44,18 +44,26 @@ class Page:
         for name, table in self.tables.items():
             yield name, partial(csv_text, table)
         for figure in self.drawn:
-            for suffix, make in ((".svg", svg), (".pdf", pdf)):
-                yield f"{figure.stem}{suffix}", partial(make, figure)
+            yield f"{figure.stem}.svg", partial(getattr, figure, "svg")
+            yield f"{figure.stem}.pdf", partial(pdf, figure)
 
 
-def render_page(template: str, study: Study, drawn: Sequence[Figure], *, live: bool = False, **parts: Any) -> str:
-    """Return a page as HTML; the template extends frame.html.j2, which requires `status`, `methods` and `files`.
+def make_page(
+    template: str,
+    study: Study,
+    tables: Mapping[str, pl.DataFrame],
+    drawn: Sequence[Figure],
+    *,
+    live: bool,
+    **parts: Any,
+) -> Page:
+    """Return a page with its tables by file name and its figures; the template extends frame.html.j2 (`status`).
 
     A `live` page takes its scripts from its server (assets/), links trials, and holds LIVE.
     """
     scripts = [Markup(bundle()), Markup(asset("figures.js"))] if drawn and not live else []
     specs = {panel.stem: panel.spec for figure in drawn for panel in figure.panels or (figure,)}
-    return render(
+    html = render(
         template,
         study=study,
         leading=LEADING,
@@ -67,8 +75,10 @@ def render_page(template: str, study: Study, drawn: Sequence[Figure], *, live: b
         live=LIVE if live else "",
         versions=versions(),
         command=f"ablate report {study.name}",
+        files=list(tables),
         **parts,
     )
+    return Page(html=html, tables=tables, drawn=drawn)
 
 
 def render(template: str, **values: Any) -> str:

@@ -10,10 +10,10 @@ from functools import partial
 from ablate.base.errors import RequestError, did_you_mean
 from ablate.base.plain_text import short_name
 from ablate.core.objectives import is_higher_better, is_share, on_validation, quality_objective
-from ablate.results.comparison.contrasts import JUDGED
+from ablate.results.comparison.design import JUDGED
 from ablate.results.comparison.rows import BASELINE, comparison, first_metric
 from ablate.results.comparison.verdicts import EQUIVALENT, NON_INFERIOR
-from ablate.results.front.findings import Findings, findings
+from ablate.results.front.findings import findings
 from ablate.results.front.table import KNOWN
 from ablate.results.front.tables import (
     model_settings,
@@ -28,10 +28,9 @@ from ablate.results.rendering.numbers import capital, equal_seeds, says_little, 
 from ablate.results.statistics.looks import ERROR
 from ablate.results.trials.results import Results
 from ablate.study import Study
-from ablate.study.sections import Objective
 
 DIFFERS, ALIKE = "*", r"\dagger"
-Make = Callable[[str, list[Row]], list[str]]  # of a metric and the rows of a column
+Make = Callable[[Sequence[Row]], list[str]]  # of the rows of a column
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,31 +94,22 @@ def _of_comparison(results: Results, names: Names) -> Known:
     found = {"variant": [PaperColumn(heading="", cells=[escape(names.of(name)) for name in there], is_text=True)]}
 
     def add(name: str, heading: str, metric: str, make: Make) -> None:
-        own = [(label, make(metric, [cells[metric, label, row] for row in there])) for label in labels]
+        own = [(label, make([cells[metric, label, row] for row in there])) for label in labels]
         shown = names.of(name, heading)
         if len(labels) > 1:
             found[name] = [PaperColumn(heading=names.of(label), group=shown, cells=each) for label, each in own]
         else:
             found[name] = [PaperColumn(heading=shown, cells=own[0][1])]
 
-    add("params", "Parameters", metrics[0], lambda _, rows: _plain("params", [row["params"] for row in rows]))
+    add("params", "Parameters", metrics[0], partial(_field, "params", "params"))
     for metric in [each for each in metrics if each not in KNOWN]:
         best = is_higher_better(metric, study.objectives)
-        add(metric, _heading(metric), metric, partial(_numbers, field="mean", ends="mean", mark=_mark, best=best))
-        add(
-            f"{metric}.difference",
-            _heading(metric, "difference"),
-            metric,
-            partial(_numbers, field="difference", ends="", mark=_mark),
-        )
-        add(f"{metric}.p", "Adjusted p", metric, lambda _, rows: [_p(row["p_adjusted"]) for row in rows])
-        add(
-            f"{metric}.published",
-            _heading(metric, "published"),
-            metric,
-            lambda metric, rows: _plain(metric, [row["published"] for row in rows]),
-        )
-        add(f"{metric}.seeds", "Seeds", metric, lambda _, rows: [str(row["seeds"] or NOTHING) for row in rows])
+        of = partial(_numbers, metric, mark=_mark)
+        add(metric, _heading(metric), metric, partial(of, field="mean", ends="mean", best=best))
+        add(f"{metric}.difference", _heading(metric, "difference"), metric, partial(of, field="difference", ends=""))
+        add(f"{metric}.p", "Adjusted p", metric, lambda rows: [_p(row["p_adjusted"]) for row in rows])
+        add(f"{metric}.published", _heading(metric, "published"), metric, partial(_field, metric, "published"))
+        add(f"{metric}.seeds", "Seeds", metric, lambda rows: [str(row["seeds"] or NOTHING) for row in rows])
     tested = {on_validation(metric) for metric in metrics if metric.startswith("test_")}
     shown = [metric for metric in metrics if metric not in {*KNOWN, *tested}]
     sizes = {row["params"] for row in table if row["planned"]}
@@ -160,48 +150,44 @@ def _of_search(results: Results, names: Names) -> Known:
     quality, metric = quality_name(study), quality_objective(study.objectives).metric
     tested = all(row["split"] == "test" for row in rows)
     settings = [name for name in ("variant", *model_settings(study), *other_settings(study)) if name in rows[0]]
+    shown = f"test_{quality}" if tested and metric.startswith("val_") else metric
     found = {"dataset": [_words("Data set", [names.of(row["dataset"]) for row in rows])]}
     for name in settings:
         found[name] = [_setting(names, name, [row[name] for row in rows])]
     found["trial"] = [_words("Trial", [f"{row['trial']}{' (yours)' * bool(row['yours'])}" for row in rows])]
 
-    def add(name: str, shown: str, make: Callable[[Findings], list[str]]) -> None:
-        cells = [cell for part in parts for cell in make(part)]
-        found[name] = [PaperColumn(heading=names.of(name, shown), cells=cells)]
+    def add(name: str, heading: str, make: Make) -> None:
+        cells = [cell for part in parts for cell in make(part.rows)]
+        found[name] = [PaperColumn(heading=names.of(name, heading), cells=cells)]
 
-    heading = _heading(f"test_{quality}" if tested and metric.startswith("val_") else metric)
-    higher = is_higher_better(metric, study.objectives)
-    add(metric, heading, lambda part: _numbers(quality, part.rows, quality, quality, _open, best=higher))
+    of = partial(_numbers, quality, mark=_open)
+    add(
+        metric,
+        _heading(shown),
+        partial(of, field=quality, ends=quality, best=is_higher_better(metric, study.objectives)),
+    )
     others = [each.metric for each in other_objectives(study)]
     for each in other_objectives(study):
-        add(each.metric, _heading(each.metric), partial(_objectives, each))
+        add(each.metric, _heading(each.metric), partial(_objectives, each.metric))
     for name in dict.fromkeys([*(each.metric for each in study.constraints), *KNOWN]):
         if name in rows[0] and name not in found:
-            add(name, _heading(name), partial(_field, name))
-    add("difference", "To the best", lambda part: _numbers(quality, part.rows, "difference", "difference", _open))
-    add("front_probability", "P(front)", lambda part: [_p(row["front_probability"]) for row in part.rows])
-    add("seeds", "Seeds", lambda part: [str(row["replicates"]) for row in part.rows])
+            add(name, _heading(name), partial(_field, name, name))
+    add("difference", "To the best", partial(of, field="difference", ends="difference"))
+    add("front_probability", "P(front)", lambda rows: [_p(row["front_probability"]) for row in rows])
+    add("seeds", "Seeds", lambda rows: [str(row["replicates"]) for row in rows])
     differ = [name for name in settings if len({row[name] for row in rows}) > 1]
     sizes = [name for name in KNOWN if name in found and len({row[name] for row in rows}) > 1]
     known = sizes[:1] if not {*KNOWN} & {*others} else []
     return Known(
         columns=found,
         default=[*["dataset"] * (len(parts) > 1), *(differ or ["trial"]), metric, *others, *known],
-        caption=lambda asked: _front_caption(study, rows, quality, tested=tested),
+        caption=lambda asked: _front_caption(study, rows, quality, shown),
     )
 
 
-def _front_caption(study: Study, rows: Sequence[Row], quality: str, *, tested: bool) -> str:
-    metric = quality_objective(study.objectives).metric
-    shown = f"test_{quality}" if tested and metric.startswith("val_") else metric
-    said = [
-        _first(
-            study.name,
-            [shown],
-            [row["replicates"] for row in rows],
-            _samples(row[f"{quality}_samples"] for row in rows),
-        )
-    ]
+def _front_caption(study: Study, rows: Sequence[Row], quality: str, shown: str) -> str:
+    samples = _samples(row[f"{quality}_samples"] for row in rows)
+    said = [_first(study.name, [shown], [row["replicates"] for row in rows], samples)]
     if any(row["verdict"] == "not distinguished" for row in rows):
         said.append(f"$^{{{ALIKE}}}$: not distinguished from the best.")
     return " ".join(said)
@@ -251,12 +237,12 @@ def _plain(metric: str, values: Sequence[float | None]) -> list[str]:
     return number_cells(metric, [Number(value=value) for value in values])
 
 
-def _field(name: str, part: Findings) -> list[str]:
-    return _plain(name, [row[name] for row in part.rows])
+def _field(metric: str, field: str, rows: Sequence[Row]) -> list[str]:
+    return _plain(metric, [row[field] for row in rows])
 
 
-def _objectives(objective: Objective, part: Findings) -> list[str]:
-    return _plain(objective.metric, [objective_value(objective, row) for row in part.rows])
+def _objectives(metric: str, rows: Sequence[Row]) -> list[str]:
+    return _plain(metric, [objective_value(metric, row) for row in rows])
 
 
 def _p(value: float | None) -> str:

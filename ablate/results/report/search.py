@@ -20,7 +20,7 @@ from ablate.results.front.wording import dominated_text, status_lines
 from ablate.results.importance.wording import importance_table, what_matters
 from ablate.results.rendering.drawing import Figure
 from ablate.results.rendering.numbers import printable
-from ablate.results.report.frame import Page, render_page
+from ablate.results.report.frame import Page, make_page
 from ablate.results.trials.pooling import NETWORK
 from ablate.results.trials.results import Results
 
@@ -42,22 +42,20 @@ def build(results: Results, *, live: bool = False, matters: Mapping[str, dict[st
         "fits.csv": fits_table(fits.values()),
         "importance.csv": importance_table({dataset: part["importances"] for dataset, part in matters.items()}),
     }
-    sections = [section(part, figures(study, part), matters[dataset]) for dataset, part in found.items()]
+    sections = [section(part, figures(part), matters[dataset]) for dataset, part in found.items()]
     drawn = [
         figure for part in sections for figure in (*part["figures"], part["matters"]["figure"]) if figure is not None
     ]
-    html = render_page(
+    return make_page(
         "page.html.j2",
         study,
+        tables,
         drawn,
         live=live,
         status=status_lines(results),
         sections=sections,
         beside=beside(fits.values()),
-        methods=(),
-        files=list(tables),
     )
-    return Page(html=html, tables=tables, drawn=drawn)
 
 
 def find_matters(results: Results) -> dict[str, dict[str, Any]]:
@@ -67,11 +65,7 @@ def find_matters(results: Results) -> dict[str, dict[str, Any]]:
 
 def draw(results: Results) -> list[Figure]:
     """Return the figures of the page."""
-    drawn = [
-        figure
-        for part in findings(results).values()
-        for figure in (*figures(results.study, part), what_matters(part)["figure"])
-    ]
+    drawn = [figure for part in findings(results).values() for figure in (*figures(part), what_matters(part)["figure"])]
     return [figure for figure in drawn if figure]
 
 

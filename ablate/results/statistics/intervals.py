@@ -13,6 +13,7 @@ import scipy
 from ablate.core.objectives import is_share
 from ablate.results.statistics.looks import ERROR, share_of
 
+LEVEL = 0.95  # of an interval that says nothing else
 NEAR_ONE = 0.9  # above this mean a share's interval is computed on its log errors
 FEW_SEEDS = 5  # below this, only differences of more than 1.7 standard deviations are found with 80% power
 FEWEST_SKEWED = 3  # replicates below which a skewed law cannot be fitted
@@ -29,16 +30,15 @@ class Interval:
     high: float
     n: int
     sd: float
-    level: float
 
 
-def t_quantile(n: int, level: float = 0.95) -> float:
+def t_quantile(n: int, level: float) -> float:
     """Return the two-sided t quantile with n - 1 degrees of freedom."""
     return float(scipy.special.stdtrit(n - 1, 0.5 + level / 2))
 
 
 def t_interval(
-    values: Sequence[float], *, level: float = 0.95, within: tuple[float, float] = (-math.inf, math.inf)
+    values: Sequence[float], *, level: float = LEVEL, within: tuple[float, float] = (-math.inf, math.inf)
 ) -> Interval:
     """Return mean ± t(n-1) sd/√n of independent replicates.
 
@@ -48,16 +48,14 @@ def t_interval(
     n = len(values)
     mean = math.fsum(values) / n if n else math.nan
     if n < 2 or not math.isfinite(mean):
-        return Interval(mean=mean, low=math.nan, high=math.nan, n=n, sd=math.nan, level=level)
+        return Interval(mean=mean, low=math.nan, high=math.nan, n=n, sd=math.nan)
     sd = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1))
     half = t_quantile(n, level) * sd / math.sqrt(n)
     low, high = max(mean - half, within[0]), min(mean + half, within[1])
-    return Interval(mean=mean, low=low, high=high, n=n, sd=sd, level=level)
+    return Interval(mean=mean, low=low, high=high, n=n, sd=sd)
 
 
-def metric_interval(
-    metric: str, values: Sequence[float], *, samples: int | None = None, level: float = 0.95
-) -> Interval:
+def metric_interval(metric: str, values: Sequence[float], *, samples: int | None = None) -> Interval:
     """Return a metric's mean over replicates with its interval, on the scale where replicates are closest to normal.
 
     A share with a mean above NEAR_ONE has skewed seeds: the interval of its mean is that of lognormal errors (see
@@ -65,12 +63,12 @@ def metric_interval(
     error. Without `samples`, below FEWEST_SKEWED replicates, and for every other metric, the interval is Student's t of
     the values, clipped to what the metric can be. The interval contains the mean.
     """
-    plain = t_interval(values, level=level, within=natural_bounds(metric))
+    plain = t_interval(values, within=natural_bounds(metric))
     logs = log_errors(metric, values, samples=samples)
     if logs is None or not math.isfinite(plain.low) or plain.n < FEWEST_SKEWED:
         return plain
     added = _added(values, samples)
-    ends = reversed(log_mean_ends(t_interval(logs, level=level)))
+    ends = reversed(log_mean_ends(t_interval(logs)))
     low, high = (min(max(1 + added - math.exp(min(end, 1.0)), 0.0), 1.0) for end in ends)
     return replace(plain, low=min(low, plain.mean), high=max(high, plain.mean))
 
@@ -82,7 +80,7 @@ def log_mean_ends(logs: Interval) -> tuple[float, float]:
     (Zou, Huo and Taleban, Environmetrics 2009).
     """
     half, freedom = logs.sd**2 / 2, logs.n - 1
-    tails = (0.5 - logs.level / 2, 0.5 + logs.level / 2)
+    tails = (0.5 - LEVEL / 2, 0.5 + LEVEL / 2)
     low, high = (half * freedom / float(scipy.special.chdtri(freedom, tail)) for tail in tails)
     center = logs.mean + half
     return (
@@ -126,9 +124,9 @@ def outlying(metric: str, values: Sequence[float], *, samples: int | None = None
     return found
 
 
-def clopper_pearson(count: int, n: int, *, level: float = 0.95) -> tuple[float, float]:
-    """Return the exact interval of a chance that was met `count` times in n (Clopper and Pearson 1934)."""
-    tail = 0.5 - level / 2
+def clopper_pearson(count: int, n: int) -> tuple[float, float]:
+    """Return the exact 95% interval of a chance that was met `count` times in n (Clopper and Pearson 1934)."""
+    tail = 0.5 - LEVEL / 2
     low = float(scipy.special.betaincinv(count, n - count + 1, tail)) if count else 0.0
     return low, float(scipy.special.betaincinv(count + 1, n - count, 1 - tail)) if count < n else 1.0
 

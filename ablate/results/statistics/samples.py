@@ -11,7 +11,7 @@ import scipy
 from numpy.typing import NDArray
 
 from ablate.core.objectives import is_share
-from ablate.results.statistics.intervals import Interval, natural_bounds, t_quantile
+from ablate.results.statistics.intervals import LEVEL, Interval, natural_bounds, t_quantile
 
 Values = NDArray[np.float64]
 TINY = 1e-150
@@ -42,10 +42,11 @@ class Spread:
         """The variance of the mean."""
         return self.seeds + self.samples + self.both
 
-    def reach(self, level: float) -> float:
-        """Return half the width of the t interval, which is at least that for the same samples."""
-        wide = float(scipy.special.stdtrit(self.df, 0.5 + level / 2)) * math.sqrt(self.variance)
-        return max(wide, t_quantile(self.n, level) * math.sqrt(self.on_these))
+    @property
+    def reach(self) -> float:
+        """Half the width of the t interval, which is at least that for the same samples."""
+        wide = float(scipy.special.stdtrit(self.df, 0.5 + LEVEL / 2)) * math.sqrt(self.variance)
+        return max(wide, t_quantile(self.n, LEVEL) * math.sqrt(self.on_these))
 
 
 def spread(parts: Sequence[Values]) -> Spread | None:
@@ -96,30 +97,29 @@ def sources_of(interval: Interval, found: Spread | None) -> str | None:
     return SEEDS_ONLY if math.isfinite(interval.low) else None
 
 
-def sample_interval(metric: str, found: Spread, *, level: float = 0.95) -> Interval:
+def sample_interval(metric: str, found: Spread) -> Interval:
     """Return the interval of a metric's mean for other seeds and other samples of the same kind.
 
     A share's is the t interval of the log odds, transformed back; at no error, or none right, half a sample counts.
     Any other metric's is Student's t, clipped to what the metric can be.
     """
-    reach = found.reach(level)
+    reach = found.reach
     if is_share(metric):
         safe = _inside(found.mean, found.count)
-        least = _normal(level) * 0.5 / found.count if safe != found.mean else 0.0
+        least = _normal() * 0.5 / found.count if safe != found.mean else 0.0
         reach = max(reach, least) / (safe * (1 - safe))
     center = _odds(metric, found.mean, found.count)
-    return _ends(metric, found, center - reach, center + reach, level)
+    return _ends(metric, found, center - reach, center + reach)
 
 
-def difference_interval(found: Spread, *, share: bool, level: float = 0.95) -> Interval:
+def difference_interval(found: Spread, *, share: bool) -> Interval:
     """Return the t interval of a mean of paired differences, for other seeds and samples.
 
     The standard error of a share is at least one sample, as if half a sample were added to each of the two cells in
     which the networks differ.
     """
-    reach = max(found.reach(level), _normal(level) / found.count if share else 0.0)
-    ends = (found.mean - reach, found.mean + reach)
-    return Interval(mean=found.mean, low=ends[0], high=ends[1], n=found.n, sd=math.nan, level=level)
+    reach = max(found.reach, _normal() / found.count if share else 0.0)
+    return Interval(mean=found.mean, low=found.mean - reach, high=found.mean + reach, n=found.n, sd=math.nan)
 
 
 def widened(metric: str, number: Interval, chosen: Spread, networks: Sequence[Spread]) -> Interval:
@@ -129,15 +129,15 @@ def widened(metric: str, number: Interval, chosen: Spread, networks: Sequence[Sp
     best by few errors was lucky with its samples, so the samples' part of a share p, over p(1 - p), is the mean over
     all `networks`, and at least that of half a sample.
     """
-    reach = _normal(number.level) * math.sqrt(chosen.samples)
+    reach = _normal() * math.sqrt(chosen.samples)
     if is_share(metric):
         shares = [_inside(each.mean, each.count) for each in networks]
         parts = [each.samples / (p * (1 - p)) for each, p in zip(networks, shares, strict=True)]
         safe = _inside(number.mean, chosen.count)
-        reach = _normal(number.level) * math.sqrt(max(float(np.mean(parts)), 0.5 / chosen.count) / (safe * (1 - safe)))
+        reach = _normal() * math.sqrt(max(float(np.mean(parts)), 0.5 / chosen.count) / (safe * (1 - safe)))
     middle, low, high = (_odds(metric, value, chosen.count) for value in (number.mean, number.low, number.high))
     ends = middle - math.hypot(middle - low, reach), middle + math.hypot(high - middle, reach)
-    return replace(_ends(metric, chosen, *ends, number.level), mean=number.mean, sd=number.sd)
+    return replace(_ends(metric, chosen, *ends), mean=number.mean, sd=number.sd)
 
 
 def _odds(metric: str, value: float, count: int) -> float:
@@ -152,11 +152,11 @@ def _inside(share: float, count: int) -> float:
     return min(max(share, 0.5 / count), 1 - 0.5 / count)
 
 
-def _normal(level: float) -> float:
-    return float(scipy.special.ndtri(0.5 + level / 2))
+def _normal() -> float:
+    return float(scipy.special.ndtri(0.5 + LEVEL / 2))
 
 
-def _ends(metric: str, found: Spread, low: float, high: float, level: float) -> Interval:
+def _ends(metric: str, found: Spread, low: float, high: float) -> Interval:
     """Return the interval with ends of the scale in the metric's unit; it contains the mean."""
     if is_share(metric):
         low, high = (float(scipy.special.expit(end)) for end in (low, high))
@@ -167,5 +167,4 @@ def _ends(metric: str, found: Spread, low: float, high: float, level: float) -> 
         high=min(max(high, found.mean), ceiling),
         n=found.n,
         sd=math.nan,
-        level=level,
     )

@@ -11,7 +11,7 @@ import polars as pl
 
 from ablate.ledger import EventRecord, Snapshot
 from ablate.results.trials.pooling import pooled
-from ablate.results.trials.tables import reports_table, trials_table
+from ablate.results.trials.tables import REPORT_COLUMNS, reports_table, trials_table
 from ablate.study import Study
 
 T = TypeVar("T")
@@ -26,7 +26,7 @@ class Results:
 
     study: Study
     trials: pl.DataFrame
-    reports: pl.DataFrame = field(default_factory=pl.DataFrame)
+    reports: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=REPORT_COLUMNS))
     events: Sequence[EventRecord] = ()
     campaign: Mapping[str, Any] | None = None
     known: dict[Callable[[Results], Any], Any] = field(default_factory=dict, init=False, repr=False)
@@ -47,9 +47,7 @@ class Results:
 
     def on(self, dataset: str) -> Results:
         """Return the results on one data set, with all events."""
-        trials, reports = (
-            t.filter(pl.col("dataset") == dataset) if t.height else t for t in (self.trials, self.reports)
-        )
+        trials, reports = (table.filter(pl.col("dataset") == dataset) for table in (self.trials, self.reports))
         return Results(self.study, trials, reports, self.events)
 
 

@@ -143,11 +143,17 @@ def cannot_write(what: str, error: OSError) -> ResultsDownError:
     )
 
 
-def _counted(snapshot: Snapshot) -> dict[TrialKey, list[ReportRecord]]:
-    """Return the rows of the report of each trial that counts (`counted_reports`)."""
+def by_trial(snapshot: Snapshot) -> dict[TrialKey, list[ReportRecord]]:
+    """Return the reports of each trial."""
     of_trial: dict[TrialKey, list[ReportRecord]] = {trial.key: [] for trial in snapshot.trials}
     for report in snapshot.reports:
         of_trial[report.key].append(report)
+    return of_trial
+
+
+def _counted(snapshot: Snapshot) -> dict[TrialKey, list[ReportRecord]]:
+    """Return the rows of the report of each trial that counts (`counted_reports`)."""
+    of_trial = by_trial(snapshot)
     return {trial.key: counted_reports(trial.config, of_trial[trial.key]) for trial in snapshot.trials}
 
 

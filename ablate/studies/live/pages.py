@@ -14,7 +14,7 @@ from ablate.base.errors import AblateError
 from ablate.ledger import Glance
 from ablate.results.front.tables import is_logarithmic, other_objectives, place_of, quality_name
 from ablate.results.front.words import cost_text
-from ablate.results.rendering.numbers import count, quantity, spell_seconds
+from ablate.results.rendering.numbers import quantity, spell_seconds
 from ablate.results.report.frame import asset, render
 from ablate.studies.homes import command_to_continue
 from ablate.studies.live.plots import Plot, plot
@@ -23,7 +23,7 @@ from ablate.studies.live.views import Made, Views, counts_text, version_of
 from ablate.studies.locations import Locations
 from ablate.studies.status import running_driver
 from ablate.studies.stored import known_names
-from ablate.studies.trial import epoch_rows, event_text
+from ablate.studies.trial import epoch_rows, event_text, sizes_text
 from ablate.study import Study, parse_study
 from ablate.study.yaml_text import assignments
 
@@ -44,15 +44,8 @@ def live_line(
     `now` is the version of the part of the page that shows the present, None for a page without one.
     """
     root = "../" * depth
-    parts = {
-        "lines": lines,
-        "version": version,
-        "now": now,
-        "state": state,
-        "assets": f"{root}assets/",
-        "studies": root,
-    }
-    return Markup(render("live.html.j2", **parts))
+    parts = {"lines": lines, "version": version, "now": now, "state": state}
+    return Markup(render("live.html.j2", **parts, assets=f"{root}assets/", studies=root))
 
 
 def now_part(found: Made | None) -> Markup:
@@ -142,14 +135,11 @@ def sketch(study: Study, rows: Sequence[Mapping[str, Any]]) -> Plot | None:
 def trial_parts(study: Study, found: Mapping[str, Any], locations: Locations, *, link: str | None) -> dict[str, Any]:
     """Return the template's values of a trial's page from the result of `trial_details`."""
     config, lines = found["config"], found["output"].splitlines()
-    sizes = [
-        f"{count(found[key])} {word}" for key, word in (("params", "parameters"), ("flops", "FLOPs")) if found[key]
-    ]
     told = {
         "Stage": found["stage"] + (f", {config['variant']}" if config["variant"] else ""),
         "State": f"{found['state']} after {found['epochs']} of {found['max_epochs']} {found['unit']}s",
         "Training": f"{found['wall_seconds']:.1f} s, attempts: {found['attempts']}, seeds {config['seeds']}",
-        "Size": ", ".join(sizes),
+        "Size": sizes_text(found),
         "Given": found["origin"],
         "Checkpoint": found["checkpoint"],
     }

@@ -20,8 +20,9 @@ from ablate.studies.homes import lasting
 from ablate.studies.live.app import make_app
 from ablate.studies.live.views import Views
 from ablate.studies.locations import Locations
-from ablate.tracking import UiCommand, default_uri, ui_command
-from ablate.tracking.ui_server import LOOPBACK, TOKEN, Gate
+from ablate.tracking.address import default_uri
+from ablate.tracking.ui import UiCommand, ui_command
+from ablate.tracking.ui_server import HOST, LOOPBACK, TOKEN, Gate
 
 SHORTEST_TOKEN = 16
 END_SECONDS = 3  # for requests in progress when the server ends
@@ -68,7 +69,7 @@ def mlflow_beside(locations: Locations, choice: str, port: int) -> tuple[UiComma
     if choice == "none" or uri.startswith(("http://", "https://")) or (file is not None and not file.is_file()):
         return None, None
     command = ui_command(uri, port=port)
-    with listening(command.host, port):
+    with listening(HOST, port):
         return command, command.url
 
 

@@ -16,7 +16,7 @@ from ablate.core.objectives import SIZE_METRICS
 from ablate.ledger import ReportRecord
 from ablate.results.front.front import metric_at
 from ablate.results.rendering.numbers import DASH, printable, quantity, spell_seconds
-from ablate.results.trials.tables import trials_table
+from ablate.results.trials.tables import by_trial, trials_table
 from ablate.studies.stored import Stored
 
 UNNAMED = ("study", "parameters", "checkpoint", "mlflow_run_id")  # columns of a trials table that are not asked for
@@ -39,12 +39,7 @@ class Trials:
     @cached_property
     def reports(self) -> Mapping[tuple[str, int], Sequence[ReportRecord]]:
         """The reports of each trial, by data set and number."""
-        found: dict[tuple[str, int], list[ReportRecord]] = {
-            (trial.key.dataset, trial.key.number): [] for trial in self.stored.snapshot.trials
-        }
-        for report in self.stored.snapshot.reports:
-            found[report.key.dataset, report.key.number].append(report)
-        return found
+        return {(key.dataset, key.number): found for key, found in by_trial(self.stored.snapshot).items()}
 
     @cached_property
     def settings(self) -> list[str]:

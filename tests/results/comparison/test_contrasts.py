@@ -17,9 +17,9 @@ from ablate.results.comparison.rows import comparison, judged_rows
 from ablate.results.report import result_lines, write_report
 from ablate.results.trials.results import Results
 from ablate.study import Study, parse_study
-from support.commands import run
+from support.commands import succeed
 from support.page_reader import Reader, printed
-from support.planted_comparison import plant
+from support.planted_comparison import Run, plant
 
 FILE = """\
 study: planted
@@ -65,8 +65,9 @@ compare: {baseline: complete, design: full, twin: [mlp]}
 """
 
 
-def value(variant: str, dataset: str, others: dict[str, Any], seed: int) -> float:
-    return 0.9 - 0.05 * variant.count("mlp") - 0.02 * variant.count("norm") + 0.001 * seed * len(variant)
+def value(run: Run) -> float:
+    lost = 0.05 * run.variant.count("mlp") + 0.02 * run.variant.count("norm")
+    return 0.9 - lost + 0.001 * run.seed * len(run.variant)
 
 
 def study_of(design: str = "full", parts: str = "", datasets: str = "one: {}") -> Study:
@@ -88,10 +89,10 @@ def of_kind(results: Results, kind: str) -> dict[str, dict[str, Any]]:
 def redundant(study: Study, spread: float = 0.0) -> Results:
     """Return results of .60 + .20 [A or B], with noise of each run around it."""
 
-    def planted(variant: str, dataset: str, others: dict[str, Any], seed: int) -> float:
-        draw = np.random.default_rng([seed, len(dataset), *variant.encode()]).standard_normal()
-        shared = 0.05 * np.random.default_rng([seed]).standard_normal()
-        return float(0.6 + 0.2 * (not gone(study, variant) >= {"a", "b"}) + spread * (draw + shared))
+    def planted(run: Run) -> float:
+        draw = np.random.default_rng([run.seed, len(run.dataset), *run.variant.encode()]).standard_normal()
+        shared = 0.05 * np.random.default_rng([run.seed]).standard_normal()
+        return float(0.6 + 0.2 * (not gone(study, run.variant) >= {"a", "b"}) + spread * (draw + shared))
 
     return Results(study, *plant(study, value=planted))
 
@@ -148,7 +149,7 @@ def test_add_one_in_beside_leave_one_out_shows_both_numbers_and_no_pair_that_was
 def test_an_arm_that_is_missing_or_diverged_leaves_the_numbers_of_others() -> None:
     study = study_of(parts="  c: {config: {c: 0}}\n")
     states = {"only-c": "WAITING", "without-c": "diverged"}
-    found = Results(study, *plant(study, state=lambda variant, dataset, index: states.get(variant, "COMPLETE")))
+    found = Results(study, *plant(study, states=states))
     assert of_kind(found, "variant")["without-a"]["difference"] is not None
     pairs = of_kind(found, "interaction")
     assert pairs["a:b"]["difference"] is None
@@ -161,7 +162,7 @@ def test_at_equal_size_a_twin_stands_beside_the_network_without_the_part() -> No
     text = FILE.replace("DESIGN", "leave-one-out, twin: {setting: config.w}").replace("PARTS\n", "")
     study = parse_study(text.replace("DATASETS", "one: {}"), "f.yaml")
     planted = {"complete": 0.9, "without-a": 0.7, "twin-of-without-a": 0.75, "without-b": 0.8, "twin-of-without-b": 0.8}
-    found = Results(study, *plant(study, value=lambda variant, dataset, others, seed: planted[variant] + 0.01 * seed))
+    found = Results(study, *plant(study, value=lambda run: planted[run.variant] + 0.01 * run.seed))
     same = {name: row["difference"] for name, row in of_kind(found, "equal size").items()}
     assert same == pytest.approx({"a": 0.05, "b": 0.0}, abs=1e-12)
 
@@ -169,7 +170,7 @@ def test_at_equal_size_a_twin_stands_beside_the_network_without_the_part() -> No
 def test_a_placebo_is_paired_by_position_and_has_no_verdict() -> None:
     text = FILE.replace("DESIGN", "leave-one-out, placebo: true").replace("PARTS\n", "").replace("DATASETS", "one: {}")
     study = parse_study(text, "f.yaml")
-    trials, reports = plant(study, value=lambda variant, dataset, others, seed: 0.5 + 0.001 * (seed % 1000) ** 2)
+    trials, reports = plant(study, value=lambda run: 0.5 + 0.001 * (run.seed % 1000) ** 2)
     assert sorted(reports["seed"].unique().to_list()) == [*range(5), *range(500_000, 500_005)]
     (row,) = of_kind(Results(study, trials, reports), "placebo").values()
     assert (row["n"], row["compared"], row["difference"], row["correlation"]) == (5, 1, 0.0, pytest.approx(1))
@@ -185,11 +186,9 @@ def test_redundant_parts_of_a_users_function_are_in_terminal_page_and_table(
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "mine", raising=False)
-    status, out, err = run(capfd, "plan", "study.yaml", "--no-time")
-    assert status == 0, err
+    out = succeed(capfd, "plan", "study.yaml", "--no-time")
     assert "Design: full: 4 networks of 2 parts to remove (first, second)." in out
-    status, out, err = run(capfd, "compare", "study.yaml", "--executor", "local", "--tracker", "none")
-    assert status == 0, err
+    out = succeed(capfd, "compare", "study.yaml", "--executor", "local", "--tracker", "none")
     (line,) = [line for line in out.splitlines() if line.startswith("interaction: first:second")]
     assert "−20.00 (3 seeds equal)" in line
     table = pl.read_csv(tmp_path / "runs" / "redundant" / "report" / "comparison.csv")
@@ -228,9 +227,9 @@ def test_the_seeds_of_a_placebo_collapse_by_the_metric_s_margin() -> None:
     text = FILE.replace("DESIGN", "leave-one-out, placebo: true, margin: {val_accuracy: 0.5}").replace("PARTS\n", "")
     study = parse_study(text.replace("DATASETS", "one: {}").replace("replicates: 5", "replicates: 10"), "f.yaml")
 
-    def planted(variant: str, dataset: str, others: dict[str, Any], seed: int) -> float:
-        noise = 0.001 * np.random.default_rng([seed, *variant.encode()]).standard_normal()
-        return float(0.8 + noise - 0.1 * (seed == 500_003))
+    def planted(run: Run) -> float:
+        noise = 0.001 * np.random.default_rng([run.seed, *run.variant.encode()]).standard_normal()
+        return float(0.8 + noise - 0.1 * (run.seed == 500_003))
 
     (row,) = of_kind(Results(study, *plant(study, value=planted)), "placebo").values()
     assert (row["collapsed"], row["margin"], row["verdict"]) == (0, 0.5, None)

@@ -18,6 +18,7 @@ from ablate.study import parse_study
 from support.operations import count_calls
 from support.paths import REPOSITORY
 from support.planted_comparison import EFFECTS, FILE, make_study, plant, truth
+from support.planted_comparison import row_of as cell
 
 LISTS = ("short", "long")
 
@@ -34,12 +35,6 @@ def by_seed(study: Any, variant: str, datasets: tuple[str, ...] = LISTS) -> np.n
         for seed in range(study.replicates)
     ]
     return np.array(means).mean(axis=1)
-
-
-def cell(table: pl.DataFrame, variant: str, column: str = "lists", metric: str = "val_accuracy") -> dict[str, Any]:
-    rows = table.filter(pl.col("metric") == metric, pl.col("column") == column, pl.col("variant") == variant)
-    assert rows.height == 1
-    return rows.row(0, named=True)
 
 
 def test_there_is_one_row_per_metric_column_and_variant_in_the_files_order() -> None:
@@ -141,11 +136,7 @@ def test_without_columns_each_data_set_is_one() -> None:
 
 def test_a_configuration_that_one_variant_lacks_does_not_enter_the_difference() -> None:
     study = make_study()
-
-    def state(variant: str, dataset: str, index: int) -> str:
-        return "FAIL" if (variant, dataset, index) == ("kv", "short", 0) else "COMPLETE"
-
-    found = cell(comparison(Results(study, *plant(study, state=state))), "kv")
+    found = cell(comparison(Results(study, *plant(study, states={("kv", "short", 0): "FAIL"}))), "kv")
     shared = {"short": grid(study, "short")[1:], "long": grid(study, "long")}
     mean = {
         v: np.mean([[np.mean([truth(v, d, o, s) for o in shared[d]]) for d in LISTS] for s in range(3)], axis=1)
@@ -161,11 +152,8 @@ def test_a_configuration_that_one_variant_lacks_does_not_enter_the_difference() 
 
 def test_what_the_baseline_lacks_is_left_out_of_the_difference_and_said() -> None:
     study = make_study()
-
-    def state(variant: str, dataset: str, index: int) -> str:
-        return "RUNNING" if variant == "qkv" and index else "COMPLETE"
-
-    found = cell(comparison(Results(study, *plant(study, state=state))), "kv")
+    first = {("qkv", dataset, 0): "COMPLETE" for dataset in study.labels}
+    found = cell(comparison(Results(study, *plant(study, states={"qkv": "RUNNING", **first}))), "kv")
     assert (found["configurations"], found["compared"], found["failed"]) == (8, 2, 0)
     assert found["remark"] == "compared over 2 of 8 configurations"
     assert found["mean"] == pytest.approx(by_seed(study, "kv").mean())
@@ -175,14 +163,11 @@ def test_what_the_baseline_lacks_is_left_out_of_the_difference_and_said() -> Non
 def test_a_diverged_seed_is_no_number_and_is_named(became: str) -> None:
     study = make_study()
 
-    def state(variant: str, dataset: str, index: int) -> str:
-        return became if (variant, dataset, index) == ("kv", "long", 2) else "COMPLETE"
-
-    def value(variant: str, dataset: str, others: dict[str, Any], seed: int) -> float:
-        lost = (variant, dataset, others, seed) == ("kv", "long", grid(study, "long")[2], 1)
-        return math.nan if lost else truth(variant, dataset, others, seed)
-
-    table = comparison(Results(study, *plant(study, state=state, value=value)))
+    lost = ("kv", "long", grid(study, "long")[2], 1)
+    tables = plant(
+        study, states={("kv", "long", 2): became}, value=lambda run: math.nan if run == lost else truth(*run)
+    )
+    table = comparison(Results(study, *tables))
     found = cell(table, "kv")
     assert math.isnan(found["mean"])
     assert math.isnan(found["difference"])
@@ -199,13 +184,8 @@ def test_a_seed_that_lacks_a_metric_of_its_trial_is_not_left_out() -> None:
     trials, reports = plant(study)
     number = trials.filter(pl.col("variant") == "kv", pl.col("dataset") == "long")["trial"][2]
     lacks = (pl.col("dataset") == "long") & (pl.col("trial") == number) & (pl.col("seed") == 1) & pl.col("final")
-    table = comparison(
-        Results(
-            study,
-            trials,
-            reports.with_columns(pl.when(lacks).then(None).otherwise("val_accuracy").alias("val_accuracy")),
-        )
-    )
+    gone = reports.with_columns(val_accuracy=pl.when(lacks).then(None).otherwise("val_accuracy"))
+    table = comparison(Results(study, trials, gone))
     found = cell(table, "kv")
     assert math.isnan(found["mean"])
     assert math.isnan(found["difference"])
@@ -230,20 +210,17 @@ def test_data_sets_that_do_not_run_leave_their_columns_out_or_say_so() -> None:
 
 def test_parameters_are_compared_where_published_and_have_no_interval() -> None:
     study = make_study()
-
-    def state(variant: str, dataset: str, index: int) -> str:
-        return "FAIL" if variant == "kv" else "COMPLETE"
-
-    found = cell(comparison(Results(study, *plant(study, state=state))), "kv", metric="params")
+    table = comparison(Results(study, *plant(study, states={"kv": "FAIL"})))
+    found = cell(table, "kv", metric="params")
     assert (found["mean"], found["published"], found["difference"]) == (20_000, 21_000, None)
     assert (found["seeds"], found["mean_low"], found["mean_high"]) == (None, None, None)
-    assert cell(comparison(Results(study, *plant(study, state=state))), "kv")["mean"] is None
+    assert cell(table, "kv")["mean"] is None
 
 
 def test_before_the_first_trial_and_the_first_report_every_cell_is_empty() -> None:
     study = make_study()
     full = plant(study)
-    waiting = plant(study, state=lambda variant, dataset, index: "WAITING")
+    waiting = plant(study, otherwise="WAITING")
     for trials, reports in (waiting, (full[0].clear(), full[1].clear())):
         table = comparison(Results(study, trials, reports))
         assert table.filter(pl.col("metric") != "params")["mean"].null_count() == 12
@@ -281,7 +258,7 @@ def test_nine_hundred_trials_of_three_seeds_take_no_more_calls_than_their_number
     text = text.replace("choices: [2, 4]}, heads", "choices: [1, 2, 3, 4, 6]}, heads")
     text = text.replace(", datasets: [short, long]}", "}")
     study = make_study(text)
-    trials, reports = plant(study, value=lambda variant, dataset, others, seed: 0.5 + 0.01 * seed)
+    trials, reports = plant(study, value=lambda run: 0.5 + 0.01 * run.seed)
     assert trials.height == 924
     table, calls = count_calls(lambda: comparison(Results(study, trials, reports)))
     assert calls < 200_000, "48,000 of them"
@@ -312,7 +289,7 @@ def test_a_split_of_which_one_sample_is_more_than_the_margin_is_warned_of(
 @pytest.mark.parametrize("same", [("kv", "qkv"), ()])
 def test_rows_with_equal_numbers_are_named_as_one_network(same: tuple[str, ...]) -> None:
     study = make_study()
-    table = plant(study, value=lambda variant, *place: truth(same[0] if variant in same else variant, *place))
+    table = plant(study, value=lambda run: truth(same[0] if run.variant in same else run.variant, *run[1:]))
     found = [warning.text for warning in comparison_warnings(Results(study, *table)) if warning.code == "equal-rows"]
     one = "kv and qkv have equal numbers in every seed: they are one network under 2 names."
     assert found == ([one] if same else [])

@@ -170,21 +170,10 @@ def chosen(study: Study, scores: NDArray[np.float64]) -> NDArray[np.float64]:
 
     Each repetition is a configuration of the row `complete`.
     """
-    fixed = {"state": "COMPLETE"}
-    rows = [
-        Row(
-            stage="tune",
-            variant="complete",
-            values={
-                **fixed,
-                "model.depth": depth,
-                "val_accuracy": score,
-                "training.learning_rate": 0.001 + place / 1e4,
-            },
-        )
-        for depth, own in enumerate(scores.tolist())
-        for place, score in enumerate(own)
-    ]
+    rows = []
+    for (depth, place), score in np.ndenumerate(scores):
+        values = {"model.depth": depth, "val_accuracy": float(score), "training.learning_rate": 0.001 + place / 1e4}
+        rows.append(Row(stage="tune", variant="complete", values={"state": "COMPLETE", **values}))
     return budget_of(study, rows)["score"].to_numpy()
 
 
@@ -231,11 +220,8 @@ def seeded(scores: dict[str, list[list[float | None]]]) -> tuple[Study, pl.DataF
     rows, flat = [], []
     for row, table in scores.items():
         for rate, own in zip(RATES, table, strict=False):
-            rows.append(
-                Row(
-                    stage="tune", variant=row, values={"training.learning_rate": rate, "state": "COMPLETE", "epochs": 4}
-                )
-            )
+            values = {"training.learning_rate": rate, "state": "COMPLETE", "epochs": 4}
+            rows.append(Row(stage="tune", variant=row, values=values))
             flat += own
     trials = trials_of(rows).with_columns(replicates=pl.lit(seeds, pl.Int64()))
     reports = reports_of(trials, {"tune": tuple(range(2_000_000, 2_000_000 + seeds))})

@@ -9,16 +9,15 @@ import polars as pl
 import pytest
 
 from ablate.results.comparison.forest import forest_figures
-from ablate.results.comparison.next_step import NextStep
 from ablate.results.comparison.rows import judged_rows, verdicts
-from ablate.results.comparison.table import Footnotes, p_text
-from ablate.results.comparison.terminal import comparison_lines, verdict_lines
+from ablate.results.comparison.table import Footnotes, comparison_lines, p_text, verdict_lines
+from ablate.results.comparison.verdicts import NextStep
 from ablate.results.comparison.words import next_text, sentence, sentences, shared_text
 from ablate.results.rendering.numbers import unit_text
 from ablate.results.trials.results import Results
 from ablate.results.trials.study_warnings import StudyWarning
 from support.page_reader import printed
-from support.planted_comparison import make_study, plant, truth
+from support.planted_comparison import make_study, plant
 
 COMPARE = {"baseline": "qkv", "columns": {"lists": ["short", "long"], "images": ["vision"]}}
 MARGIN = {"margin": {"val_accuracy": 0.004}}
@@ -181,11 +180,11 @@ def test_the_forest_plot_has_every_seed_both_intervals_and_the_margin() -> None:
 
 def test_a_variant_that_diverged_or_has_one_seed_is_no_reason_to_draw_nothing() -> None:
     study = make_study(replicates=1, compare=COMPARE | MARGIN)
-    tables = plant(study, value=lambda v, d, o, s: truth(v, d, o, s))
+    tables = plant(study)
     results = Results(study, *tables)
     [figure] = forest_figures(study, verdicts(results), by_seed(results))
     assert [len(layer["data"]["values"]) for layer in figure.panels[0].spec["layer"]] == [1, 1, 2, 0, 0, 2]
-    empty = plant(study, state=lambda variant, dataset, index: "WAITING")
+    empty = plant(study, otherwise="WAITING")
     assert forest_figures(study, verdicts(Results(study, *empty)), by_seed(Results(study, *empty))) == []
 
 

@@ -16,12 +16,10 @@ from ablate.results.front.findings import Findings
 from ablate.results.report import front_lines, front_table, write_report
 from ablate.results.trials.results import Results
 from support.page_reader import Reader, printed
-from support.planted_study import make_study, report_rows, reports_of, trial_row, trials_of
+from support.planted_study import Networks, make_study, trial_row, trials_of
+from support.planted_study import plant_networks as planted
 
 SPREAD = np.array([-0.002, 0.001, 0.0, 0.002, -0.001])
-Networks = list[tuple[int, float, list[float]]]  # parameters, search accuracy, test accuracy of each seed
-
-
 pytestmark = pytest.mark.usefixtures("quick")
 
 
@@ -29,17 +27,6 @@ def three(seeds: int = 5) -> Networks:
     """A network far below, one close to the best, and the best; seeds vary by 0.2 points."""
     means = ((1000, 0.80), (4000, 0.848), (16_000, 0.85))
     return [(p, m + 0.01, (m + np.roll(SPREAD, i)[:seeds]).tolist()) for i, (p, m) in enumerate(means)]
-
-
-def planted(networks: Networks, **changes: Any) -> tuple[pl.DataFrame, pl.DataFrame]:
-    rows, reports = [], []
-    for number, (params, searched, values) in enumerate(networks):
-        known = {"params": params, "model.width": 8 * (number + 1)} | changes
-        rows.append(trial_row("digits", number, val_accuracy=searched, **known))
-        own = {"stage": "confirm", "source": number, "replicates": len(values), "test_accuracy": float(np.mean(values))}
-        rows.append(trial_row("digits", number + 10, val_accuracy=searched, **known, **own))
-        reports += report_rows(rows[-2], [searched]) + report_rows(rows[-1], values)
-    return trials_of(rows), reports_of(reports)
 
 
 def shown(

@@ -16,25 +16,16 @@ from ablate.results.trials.results import Results
 from ablate.results.trials.sample_tables import SAMPLES, SAMPLES_TYPE
 from support import planted_comparison
 from support.page_reader import Reader, printed
-from support.planted_study import make_study, report_rows, reports_of, trial_row, trials_of
+from support.planted_study import make_study, plant_networks
 
 pytestmark = pytest.mark.usefixtures("quick")
 LAW = {size: 0.3 * (size / 1000) ** -0.4 for size in (1000, 3000, 10_000, 30_000)}
 
 
-def planted(errors: dict[int, float], *, confirmed: bool = True, **changes: Any) -> tuple[pl.DataFrame, pl.DataFrame]:
+def planted(errors: dict[int, float], *, confirmed: bool = True) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return trials and reports of networks with these errors by size; the confirmation has five seeds."""
-    rows, reports = [], []
-    for number, (params, error) in enumerate(errors.items()):
-        known = {"params": params, "model.width": 8 * (number + 1)} | changes
-        rows.append(trial_row("digits", number, val_accuracy=1 - error, **known))
-        reports += report_rows(rows[-1], [1 - error])
-        if confirmed:
-            values = (1 - error * np.exp([0.02, -0.01, 0.0, 0.01, -0.02])).tolist()
-            own = {"stage": "confirm", "source": number, "replicates": 5, "test_accuracy": float(np.mean(values))}
-            rows.append(trial_row("digits", number + 20, val_accuracy=1 - error, **known, **own))
-            reports += report_rows(rows[-1], values)
-    return trials_of(rows), reports_of(reports)
+    noise = np.exp([0.02, -0.01, 0.0, 0.01, -0.02] if confirmed else [])
+    return plant_networks([(params, 1 - error, (1 - error * noise).tolist()) for params, error in errors.items()])
 
 
 def fit_of(trials: pl.DataFrame, reports: pl.DataFrame, **changes: Any) -> Fit:
@@ -62,7 +53,7 @@ def test_the_front_of_a_search_is_fitted_with_its_numbers_and_told_as_chosen(tmp
 
 def test_an_unfinished_confirmation_has_no_fit() -> None:
     trials, reports = planted(LAW)
-    some = pl.when(pl.col("trial") == 20).then(pl.lit("RUNNING")).otherwise("state").alias("state")
+    some = pl.when(pl.col("trial") == 10).then(pl.lit("RUNNING")).otherwise("state").alias("state")
     fit = fit_of(trials.with_columns(some), reports, confirm={"replicates": 5})
     assert fit.reason == "the confirmation is not finished"
 
@@ -83,7 +74,7 @@ def test_a_metric_is_fitted_if_it_is_an_error(objective: dict[str, str], reason:
 
 def test_networks_without_a_size_or_a_finite_number_are_left_out() -> None:
     trials, reports = planted(LAW | {60_000: 0.05})
-    broken = pl.when((pl.col("trial") == 24) & (pl.col("replicate") == 2)).then(np.nan).otherwise("test_accuracy")
+    broken = pl.when((pl.col("trial") == 14) & (pl.col("replicate") == 2)).then(np.nan).otherwise("test_accuracy")
     fit = fit_of(trials, reports.with_columns(test_accuracy=broken), confirm={"replicates": 5})
     assert [each.size for each in fit.networks] == list(LAW)
     unknown = trials.with_columns(params=None)
@@ -125,7 +116,7 @@ def test_values_by_sample_make_the_intervals_hold_for_other_samples() -> None:
         assert each.samples.mean() == pytest.approx(each.errors.mean())
     widths = [np.subtract(*each.quality_ends(10_000)[:0:-1]) for each in (fit, alone)]
     assert widths[0] > 1.5 * widths[1]
-    other = sampled.with_columns(pl.when(pl.col("trial") == 21).then(None).otherwise(SAMPLES).alias(SAMPLES))
+    other = sampled.with_columns(pl.when(pl.col("trial") == 11).then(None).otherwise(SAMPLES).alias(SAMPLES))
     assert fit_of(trials, other, confirm={"replicates": 5}).over == ("seeds",)
 
 
@@ -148,11 +139,10 @@ def test_the_rows_of_a_comparison_are_fitted_on_its_page_and_in_the_terminal(
     sizes = dict(zip(("qkv", "kv", "k", "none"), LAW, strict=True))
     monkeypatch.setattr(planted_comparison, "PARAMS", {**sizes, "placebo": 1000})
     study = planted_comparison.make_study(COMPARED)
-
-    def value(variant: str, dataset: str, configuration: dict[str, Any], seed: int) -> float:
-        return float(1 - LAW[sizes.get(variant, 1000)] * np.exp(0.01 * ((seed % 3) - 1)))
-
-    results = Results(study, *planted_comparison.plant(study, value=value))
+    tables = planted_comparison.plant(
+        study, value=lambda run: float(1 - LAW[sizes.get(run.variant, 1000)] * np.exp(0.01 * (run.seed % 3 - 1)))
+    )
+    results = Results(study, *tables)
     path = write_report(results, tmp_path)
     for said in (Reader(path.read_text(encoding="utf-8")).text, printed(result_lines(results), width=5000)):
         assert "Ten times the parameters: error × 0.40 (" in said

@@ -21,7 +21,7 @@ from ablate.results.trials.results import Results
 from ablate.studies.status import results_as_values
 from ablate.study import Study
 from support.page_reader import Reader, printed
-from support.planted_study import make_study, report_rows, reports_of, trial_row, trials_of
+from support.planted_study import Networks, make_study, plant_networks
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -29,7 +29,6 @@ ONE = [{"metric": "val_accuracy", "direction": "maximize"}]
 WIDTH = {"width": {"int": [8, 128], "step": 8, "default": 8}, "mlp": {"choices": [0, 64], "default": 0}}
 RATE = {"epochs": 6, "learning_rate": {"float": [1e-4, 1e-2], "log": True, "default": 1e-3}}
 NOISE = np.array([-0.004, 0.003, 0.001, 0.002, -0.002])
-Networks = list[tuple[int, float, list[float]]]  # parameters, search accuracy, test accuracy of each seed
 
 
 def study_with(**changes: Any) -> Study:
@@ -46,17 +45,7 @@ def event(**payload: Any) -> EventRecord:
 
 def planted(networks: Networks, study: Study | None = None, *, answer: dict[str, Any] | None = None) -> Results:
     """Return results in which trial 0 has the user's settings, and every network that has seeds is confirmed."""
-    rows, reports = [], []
-    for number, (params, searched, values) in enumerate(networks):
-        known = {"params": params, "model.width": 8 * (number + 1)}
-        rows.append(trial_row("digits", number, val_accuracy=searched, **known))
-        reports += report_rows(rows[-1], [searched])
-        if values:
-            own = {"stage": "confirm", "source": number, "replicates": len(values)}
-            rows.append(trial_row("digits", number + 10, test_accuracy=float(np.mean(values)), **known, **own))
-            reports += report_rows(rows[-1], values)
-    given = event(**(answer or {"trial": 0}))
-    return Results(study or study_with(), trials_of(rows), reports_of(reports), [given])
+    return Results(study or study_with(), *plant_networks(networks), [event(**(answer or {"trial": 0}))])
 
 
 def about(mean: float, shift: int = 0, seeds: int = 5) -> list[float]:
@@ -213,7 +202,7 @@ def test_the_line_of_a_history_is_of_trials_that_keep_the_constraints() -> None:
     of = study_with(objectives=ONE, constraints=["params <= 2000"])
     values = {0: (900, 0.5), 1: (5000, 0.9), 2: (900, 0.4), 3: (1000, 0.6), 4: (1000, 0.55)}
     found = planted([(params, value, []) for params, value in values.values()], of)
-    figure = figures(of, Findings(found, "digits"))[0]
+    figure = figures(Findings(found, "digits"))[0]
     dots, line = (layer["data"]["values"] for layer in figure.spec["layer"])
     assert [(dot["size"], dot["quality"]) for dot in dots] == [
         (n, pytest.approx(100 * value)) for n, (_, value) in values.items()

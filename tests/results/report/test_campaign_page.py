@@ -8,8 +8,8 @@ from typing import Any
 import polars as pl
 import pytest
 
-from ablate.results.campaign.figures import MOST_ROWS
 from ablate.results.report import draw_figures, write_report
+from ablate.results.report.campaign import MOST_ROWS
 from ablate.results.trials.results import Results
 from ablate.study import parse_study
 from support.figure_data import drawn_data

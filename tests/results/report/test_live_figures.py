@@ -60,6 +60,13 @@ def click(tab: Page, x: float, y: float) -> None:
         tab.mouse(kind, x, y)
 
 
+def drag(tab: Page, first: tuple[float, float], last: tuple[float, float]) -> None:
+    tab.mouse("Moved", *first)
+    tab.mouse("Pressed", *first)
+    tab.mouse("Moved", *last, dragged=True)
+    tab.mouse("Released", *last)
+
+
 def complete(trials: pl.DataFrame) -> pl.DataFrame:
     return trials.filter(state="COMPLETE", stage="search")
 
@@ -92,11 +99,7 @@ def test_a_brush_marks_the_trials_in_all_figures_and_a_click_ends_that(
     accuracy = there["val_accuracy"]
     tab.until(lambda: set(found["trial"]) <= {trial for trial, _, _ in tab.value(DRAWN % figure)})
     ends = [pixel(tab, figure, size, 100 * value) for value in (accuracy.min(), accuracy.max())]
-    corners = (ends[0][0] - 4, ends[0][1] + 4), (ends[1][0] + 4, ends[1][1] - 4)
-    tab.mouse("Moved", *corners[0])
-    tab.mouse("Pressed", *corners[0])
-    tab.mouse("Moved", *corners[1], dragged=True)
-    tab.mouse("Released", *corners[1])
+    drag(tab, (ends[0][0] - 4, ends[0][1] + 4), (ends[1][0] + 4, ends[1][1] - 4))
     own = there["trial"].to_list()
     marked = {*own, *trials.filter(pl.col("source").is_in(own))["trial"]}
     assert set(own) < marked, "a confirmation is of the same network"
@@ -136,10 +139,7 @@ def test_a_drag_marks_a_variant_in_all_figures_of_a_comparison(tab: Page, tmp_pa
     kv = next(row for row in spec["layer"][-1]["data"]["values"] if row["variant"] == "kv")
     x, y = pixel(tab, figure, kv["difference"], "kv")
     y += tab.value(f"document.querySelector('[data-figure=\"{figure}\"]').view.scale('y').bandwidth?.() ?? 0") / 2
-    tab.mouse("Moved", x - 6, y - 6)
-    tab.mouse("Pressed", x - 6, y - 6)
-    tab.mouse("Moved", x + 6, y + 6, dragged=True)
-    tab.mouse("Released", x + 6, y + 6)
+    drag(tab, (x - 6, y - 6), (x + 6, y + 6))
     signal = f"document.querySelector('[data-figure=\"{other}\"]').view.signal('marked')"
     tab.until(lambda: tab.value(signal) == ["kv"])
     assert tab.value("document.querySelector('.marked').textContent") == "Marked: kv"

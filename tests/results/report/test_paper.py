@@ -64,7 +64,7 @@ def test_a_comparison_has_each_row_s_mean_half_interval_best_and_mark(compared):
 
 def test_the_wider_side_of_an_interval_is_shown(compared):
     """Of .985, .979 and .973 the interval (of the log odds) is .867 to .990."""
-    tables = planted_comparison.plant(compared.study, value=lambda *place: 0.985 - 0.006 * (place[-1] % 3))
+    tables = planted_comparison.plant(compared.study, value=lambda run: 0.985 - 0.006 * (run.seed % 3))
     rows, _ = body(paper(Results(compared.study, *tables), ["variant", "val_accuracy"]))
     assert NUMBER.fullmatch(rows["kv"][0]).groups()[1:3] == ("98", "11")
 

@@ -15,7 +15,7 @@ from ablate.results.rendering.drawing import Figure
 from ablate.results.report import front_lines, write_report
 from ablate.results.report.frame import render
 from ablate.results.trials.results import Results
-from support.commands import run
+from support.commands import succeed
 from support.page_reader import Reader, printed
 from support.planted_study import make_study, report_rows, reports_of, trial_row, trials_of
 
@@ -39,8 +39,7 @@ def searched(capfd: pytest.CaptureFixture[str], folder: Path, text: str, *more: 
     file = folder / "study.yaml"
     file.write_text(text)
     where = ("--runs-dir", str(folder / "runs"), "--executor", "local", "--device", "cpu", "--tracker", "none")
-    code, out, err = run(capfd, "search", str(file), *where, *more)
-    assert code == 0, err
+    out = succeed(capfd, "search", str(file), *where, *more)
     return " ".join(out.split()), Reader((folder / "runs" / "said" / "report" / "index.html").read_text()).text
 
 

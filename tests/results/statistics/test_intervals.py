@@ -1,4 +1,4 @@
-"""Coverage of intervals of accuracies near 1, where errors are skewed, and seeds that are named as outlying."""
+"""Intervals of accuracies near 1, where errors are skewed; outlying seeds; the studentized range beside scipy's."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import special, stats
 
 from ablate.results.statistics.intervals import metric_interval, natural_bounds, outlying, t_interval
+from ablate.results.statistics.studentized_range import range_quantile
 
 METRIC = "test_accuracy"
 
@@ -83,3 +84,16 @@ def test_seeds_that_collapse_are_named_and_normal_ones_are_not() -> None:
     rng = np.random.default_rng(0)
     pages = [[outlying("val_score", row.tolist(), rows=10) for row in rng.standard_normal((10, 5))] for _ in range(500)]
     assert np.mean([any(rows) for rows in pages]) < 0.08, "5% of pages of ten networks"
+
+
+@pytest.mark.parametrize("level", [0.5, 0.95, 0.99])
+@pytest.mark.parametrize(("groups", "df"), [(3, 2), (3, 24), (6, 20), (12, 11), (12, 1000), (40, 39), (100, 400)])
+def test_it_is_scipys(level: float, groups: int, df: int) -> None:
+    expected = stats.studentized_range.ppf(level, groups, df)
+    assert range_quantile(level, groups, df) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("df", [1, 2, 4, 30, 10_000])
+def test_the_range_of_two_is_students_t(df: int) -> None:
+    expected = math.sqrt(2) * special.stdtrit(df, 0.975)
+    assert range_quantile(0.95, 2, df) == pytest.approx(expected, rel=1e-10)

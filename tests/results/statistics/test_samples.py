@@ -150,14 +150,14 @@ def test_the_best_number_is_no_wider_beside_networks_that_are_far_worse() -> Non
 
 
 def test_a_corrected_number_is_widened_by_the_samples_alone() -> None:
-    number = Interval(mean=2.0, low=1.6, high=2.3, n=5, sd=0.1, level=0.95)
+    number = Interval(mean=2.0, low=1.6, high=2.3, n=5, sd=0.1)
     found = Spread(mean=2.1, n=5, count=100, seeds=9.0, samples=0.04, both=1.0, df=9.0, on_these=10.0)
     wider = widened("test_loss", number, found, [found])
     reach = 1.959964 * 0.2
     assert wider.mean == 2.0
     assert wider.low == pytest.approx(2.0 - math.hypot(0.4, reach), rel=1e-5)
     assert wider.high == pytest.approx(2.0 + math.hypot(0.3, reach), rel=1e-5)
-    share = widened("test_accuracy", Interval(mean=0.99, low=0.97, high=1.0, n=5, sd=0.1, level=0.95), found, [found])
+    share = widened("test_accuracy", Interval(mean=0.99, low=0.97, high=1.0, n=5, sd=0.1), found, [found])
     assert 0 <= share.low <= 0.97
     assert share.high == pytest.approx(1.0, abs=0.005)
 

@@ -11,8 +11,8 @@ from scipy import stats
 
 from ablate.base.randomness import stream
 from ablate.results.comparison.verdicts import TRUSTED, p_above, p_two_sided
-from ablate.results.statistics.adjustment import holm
 from ablate.results.statistics.intervals import clopper_pearson
+from ablate.results.statistics.looks import holm
 from ablate.results.statistics.skewness import Doubts, collapsed_seeds, doubts, lean, second_p
 
 

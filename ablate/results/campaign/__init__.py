@@ -1,1 +1,0 @@
-"""Campaigns of changes: figures."""
