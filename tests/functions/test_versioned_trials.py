@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from ablate.core.trainable import Member
 from ablate.core.trial import TrialConfig, TrialKey
 from ablate.execution import worker
 from ablate.execution.pack_run import Assignment
-from ablate.functions.border.guarded import end_processes, server_for
+from ablate.functions.border.guarded import GuardedFunction, end_processes, server_for
 from ablate.functions.code.archive import pack, unpack
 from ablate.functions.code.folder import CodeFolder
 from ablate.functions.code.snapshot import snapshot
@@ -120,6 +122,19 @@ def test_the_process_of_another_version_is_ended(tmp_path: Path) -> None:
         assert (own.alive, first.alive, second.alive) == (True, False, True)
     finally:
         end_processes()
+
+
+def test_a_process_that_was_killed_leaves_no_file_open() -> None:
+    name, counts = "support.planted_state:train", []
+    try:
+        for _ in range(3):
+            GuardedFunction(name).describe()
+            counts.append(len(os.listdir("/proc/self/fd")))
+            os.kill(server_for(name)._process.pid, signal.SIGKILL)
+            server_for(name).code(0)  # at which its end is noticed
+    finally:
+        end_processes()
+    assert len(set(counts)) == 1
 
 
 def test_a_version_that_is_not_here_fails_in_one_line(repo: Path, capfd: pytest.CaptureFixture[str]) -> None:
