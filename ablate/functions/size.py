@@ -155,7 +155,7 @@ def _called(function: Function, settings: FunctionSettings, read: set[str]) -> A
 def _parameters(module: Any, settings: FunctionSettings) -> int:
     from ablate.functions.sizing import SizingRun
 
-    run = SizingRun(study_seed=0, seed=0, dataset="", length=settings.epochs, device="meta", replace=settings.replace)
+    run = SizingRun(settings)
     run.build(lambda: module)
     assert run.params is not None
     return run.params
