@@ -17,13 +17,13 @@ from time import monotonic, perf_counter
 from ablate.base.ending import LEFT_SECONDS, TERM_SECONDS
 from ablate.base.errors import TrialError, TrialFault, lacks_memory
 from ablate.functions.code.folder import CodeFolder
+from ablate.functions.command_output import shown
 from ablate.functions.processes import descendants, end_descendants, end_with_parent, kill
 from ablate.functions.terminal import LineReader
 
 LOOK_SECONDS = 0.25  # after which a command that prints nothing has paused
 BLOCK, PIPE_BYTES = 2**16, 2**20  # of one read; that a pipe holds at most
 TAIL = 20  # last lines of the output that an error shows
-SHOWN = 200  # characters of each
 
 
 class Running:
@@ -143,7 +143,7 @@ class Running:
 
     def _take(self, lines: Sequence[str]) -> None:
         if lines:
-            self._tail.extend(line.strip()[:SHOWN] for line in lines[-TAIL:] if line.strip())
+            self._tail.extend(shown(line) for line in lines[-TAIL:] if line.strip())
             self._say(lines)
         for line in lines:
             self._read_line(line)
@@ -174,7 +174,7 @@ def _reap() -> None:
 def _words(pid: int) -> str:
     with suppress(OSError):
         words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
-        return words.decode("utf-8", "replace").strip()[:SHOWN]
+        return shown(words.decode("utf-8", "replace"))
     return ""
 
 

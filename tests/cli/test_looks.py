@@ -113,11 +113,12 @@ def test_an_extended_comparison_says_its_looks_and_divides_its_p_values(
             assert f"raise replicates from {seeds} to {found['next']['seeds']} and add" in page
 
 
+def value(variant: str, dataset: str, others: dict[str, Any], seed: int) -> float:
+    return 0.8 + 0.001 * seed + {"kv": 0.006, "k": 0.02}.get(variant, 0.0) * (seed - 2)
+
+
 def test_the_next_step_names_the_seeds_of_the_row_that_needs_most_and_a_margin_that_decides_now() -> None:
     study = make_study(replicates=5, compare={"baseline": "qkv", "margin": {"val_accuracy": 0.01}})
-
-    def value(variant: str, dataset: str, others: dict[str, Any], seed: int) -> float:
-        return 0.8 + 0.001 * seed + {"kv": 0.006, "k": 0.02}.get(variant, 0.0) * (seed - 2)
 
     trials, reports = plant(study, value=value)
     table = verdicts(Results(study, trials, reports)).filter(metric="val_accuracy")
@@ -185,9 +186,6 @@ def test_equal_differences_are_settled_by_the_seeds_that_the_sign_test_needs(dif
 def test_of_familywise_claims_the_margin_and_seeds_are_those_of_the_corrected_test() -> None:
     """Every row would be found non-inferior at the margin that is advised, also the last one in Holm's order."""
     compare = {"baseline": "qkv", "familywise": True}
-
-    def value(variant: str, dataset: str, others: dict[str, Any], seed: int) -> float:
-        return 0.8 + 0.001 * seed + {"kv": 0.006, "k": 0.02}.get(variant, 0.0) * (seed - 2)
 
     study = make_study(replicates=5, compare=compare | {"margin": {"val_accuracy": 0.01}})
     table = verdicts(Results(study, *plant(study, value=value))).filter(metric="val_accuracy")
