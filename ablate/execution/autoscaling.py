@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -11,8 +10,6 @@ from ray.autoscaler.sdk import request_resources
 from ray.exceptions import RayError
 
 from ablate.base.redaction import error_text
-
-EPSILON = 1e-6
 
 logger = logging.getLogger("ablate.execution")
 
@@ -44,13 +41,3 @@ class NodeRequest:
         except (RayError, RuntimeError) as error:
             text = error_text(error, first_line=True)
             logger.warning("the request for nodes is still with Ray's autoscaler: it cannot be dropped (%s)", text)
-
-
-def bundle_of(*, cpus: float, share: float) -> dict[str, float]:
-    """Return the resources of one trial, so that Ray packs as many onto a node as can run there.
-
-    A GPU share below one is rounded up to 1/2, 1/3, …, because a share never spans two GPUs.
-    """
-    if not share:
-        return {"CPU": cpus}
-    return {"CPU": cpus, "GPU": share if share >= 1 else 1 / math.floor(1 / share + EPSILON)}

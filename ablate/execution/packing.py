@@ -78,7 +78,9 @@ class Packing:
         Raises CheckpointDownError if checkpoints cannot be written, once what other trials reported is committed.
         """
         for subject, note in turn.notes.items():
-            self._say(subject, note)
+            if subject not in self._said:
+                self._said.add(subject)
+                logger.warning("%s", note)
         if pack.packed:
             self._learn(pack, turn)
         found = sorted(turn.outcomes.items(), key=lambda each: _ends_driver(each[1]))
@@ -110,15 +112,12 @@ class Packing:
         group = self._group(beside[0]) if beside else None
         if group is None:
             return ()
-        room = min(self._sizes.get(group, self.most), self._share()) - len(beside)
+        share = math.ceil(self.search.most_at_once() / max(1, self.slots()))  # of each worker, spread evenly
+        room = min(self._sizes.get(group, self.most), share) - len(beside)
         joined = [self.member(config) for config in self.search.next_pack(room, beside)] if room > 0 else []
         pack.members |= {member.config.key: member for member in joined}
         pack.durable |= {member.config.key for member in joined}
         return tuple(joined)
-
-    def _share(self) -> int:
-        """Return how many trials each worker would have if those that can run now were spread evenly."""
-        return math.ceil(self.search.most_at_once() / max(1, self.slots()))
 
     def _group(self, config: TrialConfig) -> str | None:
         return self.search.group_key(config) if self.most != 1 else None
@@ -144,12 +143,6 @@ class Packing:
             self.search.pause(key)
             return False
         return self.search.report(key, outcome) is Decision.CONTINUE and not outcome.final
-
-    def _say(self, subject: str, line: str) -> None:
-        """Log a line, unless one on the same subject was logged before."""
-        if subject not in self._said:
-            self._said.add(subject)
-            logger.warning("%s", line)
 
 
 @dataclass(frozen=True, kw_only=True)

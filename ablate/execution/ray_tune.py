@@ -131,12 +131,12 @@ class RayExecutor(PackExecutor):
         )
 
     def _request(self, held: SlotPlan) -> NodeRequest | None:
-        from ablate.execution.autoscaling import NodeRequest, bundle_of
+        from ablate.execution.autoscaling import NodeRequest
 
         if self.autoscale is None:
             return None
         most = most_slots(node_resources(), held, gpus=self.gpus, most_nodes=self.autoscale)
-        return NodeRequest(most=most, bundle=bundle_of(cpus=held.cpus, share=held.gpus))
+        return NodeRequest(most=most, bundle=held.bundle)
 
     def _assignment(self, pack: RunningPack, held: SlotPlan, carried: Callable[[str], Any]) -> Assignment:
         device = ("cuda" if self.gpus else "cpu") if self.device == "auto" else self.device

@@ -6,7 +6,6 @@ import atexit
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -162,7 +161,8 @@ class GuardedFunction(OwnTrainable):
     """A training function of the user's; what it is called with and what it returns cross a border."""
 
     def __init__(self, name: str) -> None:
-        self.name = name
+        self.name, self._sizes = name, KnownSizes()
+        self._costs: frozenset[str] = frozenset()  # of the first configuration that was measured
 
     check = _asking("check")
     describe = _asking("describe")  # what a new study file needs to know of the function: `Described`
@@ -204,12 +204,6 @@ class GuardedFunction(OwnTrainable):
 
     def metrics(self, task: TaskConfig, facts: DatasetFacts) -> None:
         """Return None: only its reports tell what a function measures."""
-
-    _costs: frozenset[str] = frozenset()  # of the first configuration that was measured
-
-    @cached_property
-    def _sizes(self) -> KnownSizes:
-        return KnownSizes()
 
     def measure(self, settings: Sequence[TrainableSettings], facts: DatasetFacts) -> Sequence[Size | NoSize]:
         """Return what `size(config)` says of each configuration, empty sizes without such a function.
