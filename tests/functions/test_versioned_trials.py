@@ -12,9 +12,7 @@ import pytest
 
 from ablate.api import load_study
 from ablate.core.code_version import CodeVersion
-from ablate.core.registry import read_task
 from ablate.core.trainable import Member
-from ablate.core.trial import TrialConfig, TrialKey
 from ablate.execution import worker
 from ablate.execution.pack_run import Assignment
 from ablate.functions.border.guarded import GuardedFunction, end_processes, server_for
@@ -22,8 +20,8 @@ from ablate.functions.code.archive import pack, unpack
 from ablate.functions.code.folder import CodeFolder
 from ablate.functions.code.snapshot import snapshot
 from ablate.functions.code.worktrees import checkout
-from ablate.functions.function_settings import FunctionSettings
 from ablate.study.sections import trainable_name
+from support.commanded import own_trial
 from support.commands import LOCAL, run
 from support.repositories import commit, git, repository, write
 
@@ -157,15 +155,7 @@ def test_a_machine_of_a_cluster_trains_with_the_files_that_it_was_sent(
     place.rename(tmp_path / "elsewhere")
     words = f"{sys.executable} -c 'import helper; print(f\"val_loss={{{{helper.VALUE}}}}\")'"
     base = trainable_name({"command": words, "metrics": {"val_loss": "val_loss={number}"}})
-    trial = TrialConfig(
-        key=TrialKey(study="s", dataset="data", number=0),
-        stage="search",
-        settings=FunctionSettings(epochs=1),
-        task=read_task({"task": "data"}),
-        trainable=CodeVersion(base=base, tree=version.tree, inside=version.inside).name,
-        seeds=(0,),
-        study_seed=0,
-    )
+    trial = own_trial(CodeVersion(base=base, tree=version.tree, inside=version.inside).name)
     member = Member(config=trial, checkpoints=tmp_path / "trial", attempt=1)
     assignment = Assignment(members=(member,), data_dir=None, device="cpu", trainer=None, threads=1, code="sent")
     monkeypatch.setattr(worker, "watch", lambda *_: None)
