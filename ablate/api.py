@@ -240,17 +240,11 @@ class CampaignHandle:
 
         Raises RequestError for a change that cannot be judged.
         """
-        return self.judge_all([{"settings": settings or {}, **more}])[0]
+        return self.judge_all([{"settings": settings, **more}])[0]
 
     def judge_all(self, changes: Sequence[Mapping[str, Any]], *, wait: float | None = None) -> list[Verdict]:
         """Judge several changes from the same champion beside each other; return their verdicts in this order."""
-        study = read_study(self.name, self.options).study
-        asked = [
-            {name: value for name, value in change.items() if name != "part"}
-            | {"settings": campaign_driver.change_of(study, change.get("settings", {}), change.get("part"))}
-            for change in changes
-        ]
-        return campaign_driver.judge(self.name, self.options, asked, Console(quiet=True), wait=wait)
+        return campaign_driver.judge(self.name, self.options, changes, Console(quiet=True), wait=wait)
 
     def status(self) -> dict[str, Any]:
         """Return champion, candidates by state, and what is spent."""

@@ -70,17 +70,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Tune the training code that you have, find the smallest network that is good enough, and see what matters.",
 )
-app.add_typer(look_app)
-app.add_typer(export_app)
-app.add_typer(pick_app)
-app.add_typer(parts_app)
-app.add_typer(verdict_app)
-app.add_typer(control_app)
-app.add_typer(judge_app)
-app.add_typer(campaign_app, name="campaign")
-app.add_typer(mcp_app)
-app.add_typer(cluster_app)
-app.add_typer(data_app, name="data")
+for _part in (
+    look_app, export_app, pick_app, parts_app, verdict_app, control_app, judge_app, campaign_app, mcp_app, cluster_app,
+    data_app,
+):  # fmt: skip
+    app.add_typer(_part)
 START = """Start here:
   ablate plan search_spaces/digits.yaml     check a study, count its trials, estimate the time
   ablate search search_spaces/digits.yaml   run it; the same command continues it

@@ -52,7 +52,7 @@ def prune(
     """Stop a search trial at its next report; it becomes PRUNED."""
     from ablate.driver import requests
 
-    console.say(requests.prune(study, asked, trial, dataset=dataset))
+    console.say(requests.ask_about(study, asked, "prune", trial, dataset=dataset))
 
 
 @control_app.command(epilog="Example: ablate retry digits 7")
@@ -70,7 +70,7 @@ def retry(
     """Try a trial that is FAIL again, with fresh attempts, from its newest checkpoint."""
     from ablate.driver import requests
 
-    console.say(requests.retry(study, asked, trial, dataset=dataset, from_start=from_start))
+    console.say(requests.ask_about(study, asked, "retry", trial, dataset=dataset, from_start=from_start))
 
 
 @control_app.command(epilog="Example: ablate stop digits")

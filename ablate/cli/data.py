@@ -10,7 +10,9 @@ from rich.table import Table
 from ablate.cli.options import AsJson, DataDir
 from ablate.cli.terminal import console, print_json
 
-data_app = typer.Typer(no_args_is_help=True, help="List the data sets of this machine, and download others.")
+data_app = typer.Typer(
+    name="data", no_args_is_help=True, help="List the data sets of this machine, and download others."
+)
 
 
 @data_app.command("list", epilog="Example: ablate data list")

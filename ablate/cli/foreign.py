@@ -16,7 +16,7 @@ from ablate.base.plain_text import one_printable_line
 from ablate.study.command_text import OFFERED, placeholders
 from ablate.study.file import FILL
 from ablate.study.patterns import metric_name
-from ablate.study.space import Choices, FloatRange, IntRange
+from ablate.study.space import Choices, FloatRange, IntRange, Range
 
 EXAMPLE = {"float": [0.1, 1.0]}
 KINDS = {
@@ -146,6 +146,12 @@ class Foreign:
         known, text = self.notes.get(key, ""), one_printable_line(text)
         self.notes[key] = known if text in known else f"{known}; {text}" if known else text
 
+    def values_of(self, own: str) -> Sequence[Any]:
+        """Return the choices of a setting, or its value if it is fixed; nothing of a range of numbers."""
+        spec = self.config.get(own)
+        found: Sequence[Any] = spec.get("choices", ()) if isinstance(spec, dict) else (spec,)
+        return found
+
     def fill(self, key: str, text: str) -> None:
         """Mark a key of the study file as one that the user has to decide."""
         self.note(key, text if FILL in self.notes.get(key, "") else f"{FILL}: {text}")
@@ -215,7 +221,7 @@ def content_of(found: Foreign, name: str) -> tuple[dict[str, Any], dict[str, str
         found.fill("epochs", f"how often the command prints the metric; the source {told}")
     found.note("epochs", "how often the command prints the metric")
     epochs = found.epochs or found.scheduler.get("min_epochs", 1) * found.scheduler.get("reduction", 1) ** 2
-    counts = [_count(spec) for spec in found.config.values()]
+    counts = [range_of(spec).count() if isinstance(spec, dict) else 1 for spec in found.config.values()]
     if found.sampler == "grid" and None in counts:
         found.leave("grid", "", "a grid needs choices or steps for every setting")
         found.sampler = None
@@ -259,12 +265,9 @@ def _pattern(printed: str) -> str:
     return rf"""(?<![\w/.|-]){re.escape(printed)}["']?\s*[=:]\s*{{number}}"""
 
 
-def _count(spec: Any) -> int | None:
-    """Return the number of values of a setting, or None if there are infinitely many."""
-    if not isinstance(spec, dict):
-        return 1
-    key = next(key for key in RANGES if key in spec)
-    return RANGES[key].model_validate(spec).count()
+def range_of(spec: Mapping[str, Any]) -> Range:
+    """Return the range that a study file writes so; raise ValidationError if it is none."""
+    return next(kind.model_validate(spec) for name, kind in RANGES.items() if name in spec)
 
 
 def _is_count(value: Any) -> bool:

@@ -162,7 +162,9 @@ def _wandb_words(found: Foreign, words: Sequence[str], program: str | None, tree
         elif macro == "args_no_equals":
             lines += [part for name, text, _ in values for part in (f"--{name}", text)]
         elif macro == "args_no_boolean_flags":
-            lines += [f"{{{own}?--{n}}}" if _is_switch(found, own) else f"--{n}={text}" for n, text, own in values]
+            for name, text, own in values:
+                kinds = [] if isinstance(own, dict) else map(type, found.values_of(own))
+                lines.append(f"{{{own}?--{name}}}" if bool in kinds else f"--{name}={text}")
         elif macro in ("args_json", "args_json_file"):
             lines.append(_json_of(found, tree))
             if macro == "args_json_file":
@@ -174,19 +176,12 @@ def _wandb_words(found: Foreign, words: Sequence[str], program: str | None, tree
     return lines
 
 
-def _is_switch(found: Foreign, own: Any) -> bool:
-    spec = found.config.get(own) if isinstance(own, str) else None
-    values = spec.get("choices", ()) if isinstance(spec, dict) else (spec,)
-    return any(isinstance(value, bool) for value in values)
-
-
 def _json_of(found: Foreign, tree: Mapping[str, Any]) -> str:
     """Return a JSON text with a placeholder for each setting, texts in quotes."""
     parts = []
     for name, own in tree.items():
         text = _json_of(found, own) if isinstance(own, dict) else f"{{{own}}}"
-        spec = {} if isinstance(own, dict) else found.config.get(own)
-        values = spec.get("choices", ()) if isinstance(spec, dict) else (spec,)
+        values = () if isinstance(own, dict) else found.values_of(own)
         texts = [value for value in values if isinstance(value, str)]
         escapes = any(json.dumps(text, ensure_ascii=False)[1:-1] != text for text in texts)
         if escapes or 0 < len(texts) < len(values):

@@ -16,7 +16,7 @@ from ablate.studies.locations import Locations
 
 judge_app = typer.Typer()
 campaign_app = typer.Typer(
-    help="Judge changes one after the other against a champion, each on as few seeds as it needs."
+    name="campaign", help="Judge changes one after the other against a champion, each on as few seeds as it needs."
 )
 
 
@@ -60,12 +60,9 @@ def judge(
     from ablate.driver import campaign_driver
     from ablate.driver.requests import typed_settings
     from ablate.studies.ledger_campaign import OPEN
-    from ablate.studies.stored import read_study
 
-    change = campaign_driver.change_of(read_study(study, asked).study, typed_settings(settings or []), part)
-    said = {name: value for name, value in (("runs", runs), ("note", note), ("by", by)) if value is not None}
-    revisions: list[str] | list[None] = code or [None]
-    changes = [{"settings": change, "code": each, **said} for each in revisions]
+    change = {"settings": typed_settings(settings or []), "part": part, "runs": runs, "note": note, "by": by}
+    changes = [change] if not code else [change | {"code": each} for each in code]
     with interruptible():
         found = campaign_driver.judge(study, asked, changes, errors, wait=0.0 if no_wait else wait)
     if as_json:

@@ -123,12 +123,11 @@ class Judging:
         `variants` of the study file; `code` is a revision or a branch. Without these three it is the code in the
         working tree. `by` says who asks.
         """
-        from ablate.driver.campaign_driver import change_of, with_code
+        from ablate.driver.campaign_driver import completed
         from ablate.driver.requests import ask_campaign
 
-        found = self.read()
-        said = {name: value for name, value in (("code", code), ("note", note), ("by", by)) if value is not None}
-        change = with_code(found, self.asked, {"settings": change_of(found.study, settings or {}, part), **said})
+        given = {"settings": settings, "part": part, "code": code, "note": note, "by": by}
+        change = completed(self.read(), self.asked, given)
         return self.wait_for(ask_campaign(self.name, self.asked, "judge", change), 0)
 
     def wait_for(self, request: int, seconds: float = LONGEST_WAIT) -> dict[str, Any]:

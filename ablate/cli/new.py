@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ablate.base.errors import RequestError
-from ablate.cli.foreign import content_of
+from ablate.cli.foreign import EXAMPLE, content_of
 from ablate.cli.foreign_formats import read_source
 from ablate.cli.wrap import check_text, command_content, fit, named
 from ablate.core.objectives import is_higher_better
@@ -16,7 +16,7 @@ from ablate.core.registry import TASKS, task_settings
 from ablate.study.yaml_text import flow_yaml
 
 Range = dict[str, Any]
-# An example of a range by the name of a setting, the first that fits; all other names get UNKNOWN.
+# An example of a range by the name of a setting, the first that fits; all other names get EXAMPLE.
 EXAMPLES: tuple[tuple[str, Range], ...] = (
     (r"lr|.*learning_rate", {"float": [1e-4, 1e-1], "log": True}),
     (r".*decay|l2|reg.*", {"float": [1e-6, 1e-2], "log": True}),
@@ -28,7 +28,6 @@ EXAMPLES: tuple[tuple[str, Range], ...] = (
 SUPERVISED = Path(__file__).with_name("supervised.py")  # what `--supervised` writes
 OPTIONAL = "optional: the function has a default"
 CHECK = "the name does not say whether higher is better: check the direction"
-UNKNOWN: Range = {"float": [0.1, 1.0]}
 IMAGES: dict[str, Any] = {"digits": 2, "mnist": 7, "fashion_mnist": 7, "tiny_imagenet": 8, "imagenet": 16}  # patches
 NOTES = {
     "datasets": "settings of each: docs/tasks.md",
@@ -225,7 +224,7 @@ def _of_command(name: str, command: str, metric: str) -> tuple[dict[str, Any], d
 
 def example(name: str) -> Range:
     """Return an example of a range for a setting, by its name."""
-    return next((spec for pattern, spec in EXAMPLES if re.fullmatch(pattern, name.lower())), UNKNOWN)
+    return next((spec for pattern, spec in EXAMPLES if re.fullmatch(pattern, name.lower())), EXAMPLE)
 
 
 def around(name: str, default: Any, choices: Sequence[Any] = ()) -> Any:
@@ -240,7 +239,7 @@ def around(name: str, default: Any, choices: Sequence[Any] = ()) -> Any:
         return default
     found = example(name)
     bounds: list[Any] = found.get("float") or found.get("int") or []
-    fitting = found is not UNKNOWN and default not in bounds[bool(bounds and bounds[0] == 0) :]
+    fitting = found is not EXAMPLE and default not in bounds[bool(bounds and bounds[0] == 0) :]
     if fitting and not ("float" in found and isinstance(default, int)) and (own := fit(found, default)):
         return own
     if isinstance(default, int):
@@ -258,7 +257,7 @@ def note(name: str, shown: Any) -> str:
         return "your value, which is fixed; write {choices: [A, B], default: A} to search it"
     if "default" in shown:
         return f"{'' if 'choices' in shown else 'an example: set its bounds. '}The default is yours, and is tried first"
-    if example(name) is UNKNOWN:
+    if example(name) is EXAMPLE:
         return "an example: set its bounds, or write {choices: [A, B]}, {int: [1, 8]} or a value"
     return "an example: set its bounds"
 

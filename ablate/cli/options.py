@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields
-from functools import wraps
+from functools import partial, wraps
 from importlib.machinery import PathFinder
 from inspect import Parameter, Signature, signature
 from itertools import pairwise
@@ -19,6 +19,12 @@ import ablate
 from ablate.base.errors import RequestError
 from ablate.base.redaction import has_password
 from ablate.studies.locations import RUNS, VARIABLES
+
+# an option in a panel of the help text
+_study = partial(typer.Option, rich_help_panel="Study")
+_machine = partial(typer.Option, rich_help_panel="Where it runs")
+_place = partial(typer.Option, rich_help_panel="Where it reads and writes")
+_repair = partial(typer.Option, rich_help_panel="Repair")
 
 
 def known_studies(context: typer.Context, incomplete: str) -> list[str]:
@@ -37,9 +43,9 @@ StudyName = Annotated[
     ),
 ]
 DataDir = Annotated[
-    Path | None, typer.Option(help="Folder of the data sets. (default: $ABLATE_DATA, otherwise a cache folder)")
+    Path | None, _place(help="Folder of the data sets. (default: $ABLATE_DATA, otherwise a cache folder)")
 ]
-GpusPerTrial = Annotated[float, typer.Option(min=0.01, help="GPUs per trial: a share of one, or a whole number.")]
+GpusPerTrial = Annotated[float, _machine(min=0.01, help="GPUs per trial: a share of one, or a whole number.")]
 EarlierStudy = Annotated[
     str | None,
     typer.Option(
@@ -51,25 +57,20 @@ EarlierStudy = Annotated[
 ]
 Scale = Annotated[
     float | None,
-    typer.Option(
+    _study(
         min=1e-6,
         max=1.0,
-        rich_help_panel="Study",
         help="Shrink epochs, data and the number of configurations to this share, for a first look. (default: 1)",
     ),
 ]
 Only = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--dataset", rich_help_panel="Study", help="Run this data set only; give it again for more. (default: all)"
-    ),
+    list[str] | None, _study("--dataset", help="Run this data set only; give it again for more. (default: all)")
 ]
 Set = Annotated[
     list[str] | None,
-    typer.Option(
+    _study(
         "--set",
         metavar="NAME=VALUE",
-        rich_help_panel="Study",
         help="Replace a value of the file, such as lr=0.01 or study=other; give it again for more.",
     ),
 ]
@@ -118,101 +119,14 @@ def pack_size(text: object) -> int:
     return int(pack)
 
 
-GATHERED: dict[str, Any] = {  # by the name of a field of RunOptions
-    "runs_dir": Annotated[
-        Path,
-        typer.Option(
-            envvar="ABLATE_RUNS", parser=runs_folder, metavar="PATH", help="Folder that holds one folder per study."
-        ),
-    ],
-    "data_dir": DataDir,
-    "storage": Annotated[
-        str | None,
-        typer.Option(
-            envvar="ABLATE_STORAGE",
-            help="URL of the ledger: sqlite:///FILE or postgresql+psycopg://… (default: SQLite in the study's folder)",
-        ),
-    ],
-    "store": Annotated[
-        str | None,
-        typer.Option(
-            envvar="ABLATE_STORE",
-            help="Where checkpoints are written: s3://BUCKET/PREFIX. (default: the study's folder)",
-        ),
-    ],
-    "gpus": Annotated[
-        int | None,
-        typer.Option(min=0, help="Number of GPUs to use. (default: all of this machine; required with --address)"),
-    ],
-    "gpus_per_trial": GpusPerTrial,
-    "cpus_per_trial": Annotated[
-        float | None,
-        typer.Option(min=0.01, help="CPUs per trial. (default: 1, or less where GPUs would stay idle)"),
-    ],
-    "seeds_at_once": Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Seeds of one trial of your function that train side by side. (default: in even groups of at least one"
-            " seed per CPU of the trial; on a GPU 1)",
-        ),
-    ],
-    "pack": Annotated[
-        str,
-        typer.Option(
-            metavar="N|auto",
-            parser=pack_size,
-            help=f"Train up to N trials of one architecture together in one worker; auto is {AUTO_PACK}. Where memory"
-            " does not suffice, N is halved.",
-        ),
-    ],
-    "address": Annotated[
-        str | None,
-        typer.Option(help="Ray cluster to join: HOST:6379, or auto. (default: start one on this machine)"),
-    ],
-    "autoscale": Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            metavar="NODES",
-            help="Ask Ray's autoscaler for up to NODES nodes; the study starts on those that are there.",
-        ),
-    ],
-    "executor": Annotated[
-        Literal["ray", "local"],
-        typer.Option(help="ray: parallel trials, on Ray Tune. local: one trial at a time, without Ray."),
-    ],
-    "device": Annotated[
-        str, typer.Option(help="Device that trains: cpu, cuda, or auto (a GPU if there is one for the trial).")
-    ],
-    "tracker": Annotated[
-        str,
-        typer.Option(
-            help="What shows the study: mlflow, wandb, none, or an import path (mypkg.module:build);"
-            " several with commas."
-        ),
-    ],
-    "tracking_uri": Annotated[
-        str | None,
-        typer.Option(
-            envvar="MLFLOW_TRACKING_URI",
-            help="MLflow server or database that shows the study. (default: RUNS/mlflow.db)",
-        ),
-    ],
-    "deterministic": Annotated[
-        bool,
-        typer.Option(
-            "--deterministic",
-            help="Make the same study at any concurrency; at most 8 trials per data set run at a time.",
-        ),
-    ],
+# options by the name of a field of RunOptions, or of a parameter, in the order of the help text
+OF_STUDY: dict[str, Any] = {
     "trials": Annotated[
-        int | None,
-        typer.Option(min=1, help="Number of search trials, in place of the file's `trials` and `wall_clock`."),
+        int | None, _study(min=1, help="Number of search trials, in place of the file's `trials` and `wall_clock`.")
     ],
     "time": Annotated[
         float | None,
-        typer.Option(
+        _study(
             parser=duration,
             metavar="TIME",
             help="Time after which no trial starts, such as 15m, in place of the file's `trials` and `wall_clock`.",
@@ -220,80 +134,146 @@ GATHERED: dict[str, Any] = {  # by the name of a field of RunOptions
     ],
     "extend": Annotated[
         bool,
-        typer.Option(
+        _study(
             "--extend",
             help="Continue with the larger budget, the wider ranges or the further replicates that the study now has.",
         ),
     ],
     "variants": Annotated[
         list[str] | None,
-        typer.Option(
-            "--variant", help="Train this variant only; give it again for more, in the order typed. (default: all)"
-        ),
+        _study("--variant", help="Train this variant only; give it again for more, in the order typed. (default: all)"),
     ],
     "from_study": Annotated[
         str | None,
-        typer.Option(
+        _study(
             "--from",
             metavar="STUDY",
             help="Tell the sampler of a new study the finished search trials of STUDY that have the same settings.",
         ),
     ],
+    "deterministic": Annotated[
+        bool,
+        _study(
+            "--deterministic",
+            help="Make the same study at any concurrency; at most 8 trials per data set run at a time.",
+        ),
+    ],
+}
+RUN: dict[str, Any] = {
+    "gpus": Annotated[
+        int | None,
+        _machine(min=0, help="Number of GPUs to use. (default: all of this machine; required with --address)"),
+    ],
+    "gpus_per_trial": GpusPerTrial,
+    "cpus_per_trial": Annotated[
+        float | None, _machine(min=0.01, help="CPUs per trial. (default: 1, or less where GPUs would stay idle)")
+    ],
+    "seeds_at_once": Annotated[
+        int | None,
+        _machine(
+            min=1,
+            help="Seeds of one trial of your function that train side by side. (default: in even groups of at least one"
+            " seed per CPU of the trial; on a GPU 1)",
+        ),
+    ],
+    "pack": Annotated[
+        str,
+        _machine(
+            metavar="N|auto",
+            parser=pack_size,
+            help=f"Train up to N trials of one architecture together in one worker; auto is {AUTO_PACK}. Where memory"
+            " does not suffice, N is halved.",
+        ),
+    ],
+    "address": Annotated[
+        str | None, _machine(help="Ray cluster to join: HOST:6379, or auto. (default: start one on this machine)")
+    ],
+    "autoscale": Annotated[
+        int | None,
+        _machine(
+            min=1,
+            metavar="NODES",
+            help="Ask Ray's autoscaler for up to NODES nodes; the study starts on those that are there.",
+        ),
+    ],
+    "executor": Annotated[
+        Literal["ray", "local"],
+        _machine(help="ray: parallel trials, on Ray Tune. local: one trial at a time, without Ray."),
+    ],
+    "device": Annotated[
+        str, _machine(help="Device that trains: cpu, cuda, or auto (a GPU if there is one for the trial).")
+    ],
     "grace_seconds": Annotated[
         float,
-        typer.Option(
+        _machine(
             "--grace", min=0.0, help="Seconds in which running trials may write a checkpoint after SIGTERM or Ctrl-C."
         ),
     ],
+    "runs_dir": Annotated[
+        Path,
+        _place(
+            envvar="ABLATE_RUNS", parser=runs_folder, metavar="PATH", help="Folder that holds one folder per study."
+        ),
+    ],
+    "data_dir": DataDir,
+    "storage": Annotated[
+        str | None,
+        _place(
+            envvar="ABLATE_STORAGE",
+            help="URL of the ledger: sqlite:///FILE or postgresql+psycopg://… (default: SQLite in the study's folder)",
+        ),
+    ],
+    "store": Annotated[
+        str | None,
+        _place(
+            envvar="ABLATE_STORE",
+            help="Where checkpoints are written: s3://BUCKET/PREFIX. (default: the study's folder)",
+        ),
+    ],
+    "tracker": Annotated[
+        str,
+        _place(
+            help="What shows the study: mlflow, wandb, none, or an import path (mypkg.module:build);"
+            " several with commas."
+        ),
+    ],
+    "tracking_uri": Annotated[
+        str | None,
+        _place(
+            envvar="MLFLOW_TRACKING_URI",
+            help="MLflow server or database that shows the study. (default: RUNS/mlflow.db)",
+        ),
+    ],
     "metrics_port": Annotated[
-        int | None,
-        typer.Option(min=1, max=65535, help="Port on which Prometheus metrics are served. (default: none)"),
+        int | None, _place(min=1, max=65535, help="Port on which Prometheus metrics are served. (default: none)")
     ],
     "metrics_host": Annotated[
-        str,
-        typer.Option(
-            help="Address on which --metrics-port listens; 0.0.0.0 opens it to every network of this machine."
-        ),
+        str, _place(help="Address on which --metrics-port listens; 0.0.0.0 opens it to every network of this machine.")
     ],
     "takeover": Annotated[
         bool,
-        typer.Option(
-            "--takeover", help="Take the study from the driver that holds it; that one can write nothing more."
-        ),
+        _repair("--takeover", help="Take the study from the driver that holds it; that one can write nothing more."),
     ],
     "relocate": Annotated[
         bool,
-        typer.Option(
+        _repair(
             "--relocate", help="Accept another --store or --tracking-uri than the study began with; nothing is copied."
         ),
     ],
     "code_changed": Annotated[
         bool,
-        typer.Option(
+        _repair(
             "--code-changed",
             help="Continue although the source files of your training function, or the packages of a campaign, have"
             " changed; recorded.",
         ),
     ],
     "keep_going": Annotated[
-        bool,
-        typer.Option("--keep-going", help="Continue although the first two trials failed before their first report."),
+        bool, _repair("--keep-going", help="Continue although the first two trials failed before their first report.")
     ],
 }
-PANELS = {
-    "Study": ("trials", "time", "extend", "variants", "from_study", "deterministic"),
-    "Where it runs": ("gpus", "gpus_per_trial", "cpus_per_trial", "seeds_at_once", "pack", "address", "autoscale",
-                      "executor", "device", "grace_seconds"),
-    "Where it reads and writes": ("runs_dir", "data_dir", "storage", "store", "tracker", "tracking_uri",
-                                  "metrics_port", "metrics_host"),
-    "Repair": ("takeover", "relocate", "code_changed", "keep_going"),
-}  # fmt: skip
-for _panel, _names in PANELS.items():
-    for _name in _names:  # in the order of the panels from here on
-        GATHERED[_name] = GATHERED.pop(_name)
-        GATHERED[_name].__metadata__[0].rich_help_panel = _panel
+GATHERED = OF_STUDY | RUN
 PLACES = ("runs_dir", "data_dir", "storage", "store")
-RUN = tuple(name for name in GATHERED if name not in PANELS["Study"])
 
 
 def gather(*names: str, known: Mapping[str, Any] = GATHERED) -> Callable[[Callable[..., None]], Callable[..., None]]:

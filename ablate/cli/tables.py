@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ablate.base.plain_text import settings_text, short_name
+from ablate.base.plain_text import counted, settings_text, short_name
 from ablate.cli.power_text import power_lines
 from ablate.core.objectives import SIZE_METRICS
 from ablate.core.registry import TRAINABLES
@@ -16,7 +16,6 @@ from ablate.results.rendering.numbers import quantity, spell_seconds
 from ablate.study import MOST_TRIALS, Study
 
 ROWS_SHOWN = 24
-HEADS = {"q": "Q"}
 
 
 def plan_lines(plan: Plan) -> RenderableType:
@@ -29,7 +28,7 @@ def plan_lines(plan: Plan) -> RenderableType:
     own = sorted({name for row in plan.rows for name in row.size} - {*SIZE_METRICS})
     columns = [name for name in ("depth", "heads", "params", "flops", *own, "q") if name in written.columns]
     for name in columns:
-        table.add_column(HEADS.get(name, name), justify="right", no_wrap=True)
+        table.add_column(name.upper() if name == "q" else name, justify="right", no_wrap=True)
     for cells in written.iter_rows(named=True):
         table.add_row(cells["variant"], cells["dataset"], *(_cell(name, cells[name]) for name in columns))
     listed = [*_lines(plan, shown), *design_lines(plan.study)]
@@ -52,12 +51,12 @@ def _lines(plan: Plan, shown: Plan) -> list[str]:
         total = plan.architectures[dataset]
         of_set = sum(row.dataset == dataset for row in shown.rows)
         some = f", {of_set} of them shown" if total is None or total > of_set else ""
-        many = _count(count, "trial") if count < MOST_TRIALS else "as many trials as the budget allows,"
-        text = plan.study.said_of(dataset, f"{many} of up to {_count(_epochs(plan, dataset), plan.study.unit)}")
+        many = counted(count, "trial") if count < MOST_TRIALS else "as many trials as the budget allows,"
+        text = plan.study.said_of(dataset, f"{many} of up to {counted(_epochs(plan, dataset), plan.study.unit)}")
         if total is not None and plan.study.scale != 1 and plan.study.compare is not None:
-            text += f", of {_count(total, 'architecture')} in full."
+            text += f", of {counted(total, 'architecture')} in full."
         else:
-            text += f" over {_count(total, 'architecture')}{some}." if total is not None else "."
+            text += f" over {counted(total, 'architecture')}{some}." if total is not None else "."
         if plan.seconds_per_trial is not None:
             seconds = spell_seconds(plan.seconds_per_trial[dataset])
             own = plan.study.trainable not in TRAINABLES.names()
@@ -108,17 +107,13 @@ def _tuning_lines(plan: Plan, dataset: str) -> list[str]:
         return []
     count, rows, seeds = plan.tuning[dataset], plan.trials[dataset], plan.seeds_of_tuning
     text = (
-        f"  First {_count(count, 'tuning trial')} on {_count(seeds, 'seed')}: the same {count // rows} for every row."
-        f" {_count(count * seeds, 'run')} of tuning, then {_count(rows * plan.study.replicates, 'run')} of the rows, in"
-        " a trial for each value that wins."
+        f"  First {counted(count, 'tuning trial')} on {counted(seeds, 'seed')}: the same {count // rows} for every row."
+        f" {counted(count * seeds, 'run')} of tuning, then {counted(rows * plan.study.replicates, 'run')} of the rows,"
+        " in a trial for each value that wins."
     )
     if plan.seconds_per_tuning_trial is not None:
         text += f" One takes about {spell_seconds(plan.seconds_per_tuning_trial[dataset])}."
     return [text]
-
-
-def _count(count: int, what: str) -> str:
-    return f"{count:,} {what}{'s' * (count != 1)}"
 
 
 def _epochs(plan: Plan, dataset: str) -> int:

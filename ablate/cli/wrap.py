@@ -12,12 +12,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from ablate.base.errors import RequestError, StudyFileError, each_once
+from ablate.cli.foreign import range_of
 from ablate.core.objectives import is_higher_better, unknown_direction
 from ablate.functions.script_defaults import script_defaults
 from ablate.study import parse_study
 from ablate.study.command_text import placeholders
 from ablate.study.patterns import compile_pattern, metric_name, named_pattern
-from ablate.study.space import Choices, FloatRange, IntRange, Range
 from ablate.study.yaml_text import read_scalar, write_yaml
 
 PART_SEEDS = 3  # of a comparison, without --replicates
@@ -200,9 +200,8 @@ def _with_script_defaults(command: str, config: Mapping[str, Any]) -> dict[str, 
 
 def fit(spec: Mapping[str, Any], default: Any) -> dict[str, Any] | None:
     """Return a range with a default, in the form of its choices; None if it does not contain it."""
-    kinds: dict[str, type[Range]] = {"float": FloatRange, "int": IntRange, "choices": Choices}
     try:
-        read = next(kind.model_validate(spec) for name, kind in kinds.items() if name in spec)
+        read = range_of(spec)
     except ValidationError:  # refused with its reason when the study is read
         return None
     same = [each for each in spec.get("choices", ()) if isinstance(each, str) and read_scalar(each) == default]

@@ -23,7 +23,7 @@ from ablate.studies.ledger_campaign import LedgerCampaign, Verdict, read_campaig
 from ablate.studies.report import rebuild
 from ablate.studies.status import running_driver
 from ablate.studies.stored import read_study as stored_study
-from ablate.study import Study, read_study
+from ablate.study import read_study
 
 POLL_SECONDS = 0.5  # between two looks for an answer of another driver
 
@@ -37,26 +37,13 @@ def open_campaign(file: Path, options: RunOptions, console: Console) -> LedgerCa
     return read_campaign(study.name, options)
 
 
-def change_of(study: Study, settings: Mapping[str, Any], part: str | None = None) -> dict[str, Any]:
-    """Return settings by dotted name: those of a row of `parts` or `variants`, and `settings` over them."""
-    found: dict[str, Any] = {}
-    if part is not None:
-        rows = {row.name: row.given() for row in study.rows}
-        row = next((rows[name] for name in (part, f"without-{part}") if name in rows), None)
-        if row is None:
-            raise RequestError(f"--part {part}: the study file has no such row. {did_you_mean(part, rows)}")
-        found = dict(row)
-    return found | dict(settings)
-
-
 def judge(
     name: str, options: RunOptions, changes: Sequence[Mapping[str, Any]], console: Console, *, wait: float | None = None
 ) -> list[Verdict]:
     """Submit changes to a campaign and return their verdicts, in order, once all are decided.
 
-    A change has `settings` or `code`, or both, and perhaps `runs`, `note` and `by`. `code` is a revision, a branch or
-    the path of a worktree; without any, and without settings, it is the working tree of the current folder. After
-    `wait` seconds the verdicts are those of that moment; this process then pauses the runs that it drives.
+    A change has `settings` by dotted name, `part`, `code`, `runs`, `note` and `by`, or some of them: see `completed`.
+    After `wait` seconds the verdicts are those of that moment; this process then pauses the runs that it drives.
 
     Raises RequestError for a change that cannot be judged.
     """
@@ -64,7 +51,7 @@ def judge(
     found = read_campaign(name, options)
     if running_driver(found.stored.record) is None and not options.code_changed:  # this process is to be the driver
         refuse_other_packages(found.stored.snapshot.events)
-    given = [with_code(found, options, change) for change in changes]
+    given = [completed(found, options, change) for change in changes]
     for change in given if len(given) > 1 else ():  # all are checked before the first is submitted
         ask_campaign(name, options, JUDGE, change, only_check=True)
     asked = [ask_campaign(name, options, JUDGE, change) for change in given]
@@ -79,11 +66,22 @@ def judge(
             return [found.verdict_on(request) for request in asked]
 
 
-def with_code(found: LedgerCampaign, options: RunOptions, change: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a change with the version of its `code`, of the working tree if it has neither code nor settings."""
-    if change.get("code") is None and change["settings"]:
-        return change
-    return {**change, "code": code_of(found, options, change.get("code"))}
+def completed(found: LedgerCampaign, options: RunOptions, change: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a change with all of its settings and the version of its code; what is None is left out.
+
+    `part` is a row of `parts` or `variants`, whose settings `settings` go over. `code` is a revision, a branch or the
+    path of a worktree; without any, and without settings, it is the working tree of the current folder.
+    """
+    given = {name: value for name, value in change.items() if value is not None}
+    settings = dict(given.get("settings", {}))
+    if (part := given.pop("part", None)) is not None:
+        rows = {row.name: row.given() for row in found.study.rows}
+        row = next((rows[name] for name in (part, f"without-{part}") if name in rows), None)
+        if row is None:
+            raise RequestError(f"--part {part}: the study file has no such row. {did_you_mean(part, rows)}")
+        settings = {**row, **settings}
+    code = {} if settings and "code" not in given else {"code": code_of(found, options, given.get("code"))}
+    return {**given, "settings": settings, **code}
 
 
 def close(name: str, options: RunOptions, console: Console) -> LedgerCampaign:

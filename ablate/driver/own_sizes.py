@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +20,7 @@ from ablate.core.trainable import Trainable
 from ablate.study import VARIANT, Study
 from ablate.study.sections import METRIC_RULE, is_named
 from ablate.study.space import Choices, FloatRange, IntRange, Range, Space
-from ablate.tuning.sampling.twins import Measure
+from ablate.tuning.sampling.twins import Measure, TwinSizes
 
 ADD_SIZE = "add `size(config)` beside {name}, and the search knows the size of every candidate"
 PROBED = 32  # values of a setting with which `size` is asked before a study begins
@@ -104,14 +104,12 @@ def measuring(study: Study, trainable: Trainable) -> Measure:
 class OwnSizes:
     """Counts the parameters of one data set's networks by running the user's function, for as long as a plan may take.
 
-    `settings_of` makes settings of values, `count` runs the function for some seconds at most. `notes` are the reasons
-    for unknown sizes. `stopped`: a network was not sized because the time was over.
+    `twins` makes settings of values. `notes` are the reasons for unknown sizes. `stopped`: a network was not sized
+    because the time was over.
     """
 
-    study: Study
-    dataset: str
-    settings_of: Callable[[Mapping[str, Any]], TrainableSettings]
-    count: Callable[[TrainableSettings, float], Counted]
+    twins: TwinSizes
+    trainable: Trainable
     notes: list[str] = field(default_factory=list)
     stopped: bool = False
     _begun: float = field(default_factory=time.monotonic)
@@ -119,13 +117,14 @@ class OwnSizes:
 
     def params(self, values: Mapping[str, Any]) -> int | None:
         """Return the parameters of a configuration; settings that `values` lacks take a value inside their range."""
-        settings = self.settings_of(inside(self.study.space_for(self.dataset), values))
+        label = self.twins.dataset
+        settings = self.twins.settings_of(inside(self.twins.study.space_for(label), values))
         key = settings.model_dump_json()
         if key in self._known:
             return self._known[key]
         found, left = Counted(note=STOPPED), SIZING_SECONDS + self._begun - time.monotonic()
         with suppress(TimeoutError):
-            found = self.count(settings, left) if left > 0 else found
+            found = self.trainable.count_by_running(settings, label, left) if left > 0 else found
         self.stopped = self.stopped or found.note == STOPPED
         self._known[key] = found.params
         if found.note and found.note not in self.notes:

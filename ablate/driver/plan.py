@@ -233,12 +233,7 @@ class _Sizing:
         twins = TwinSizes(study=study, dataset=dataset, measure=measuring(study, trainable), facts=lambda: facts)
         own, axes = None, architectures(study, study.space_for(dataset))
         if study.trainable not in TRAINABLES.names():
-            own = OwnSizes(
-                study=study,
-                dataset=dataset,
-                settings_of=twins.settings_of,
-                count=lambda settings, seconds: trainable.count_by_running(settings, dataset, seconds),
-            )
+            own = OwnSizes(twins=twins, trainable=trainable)
             axes = axes if study.counted else own.architectures(axes)
         return _Sizing(study=study, dataset=dataset, facts=facts, trainable=trainable, twins=twins, axes=axes, own=own)
 

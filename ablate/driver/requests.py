@@ -9,7 +9,7 @@ from typing import Any
 
 from ablate.base.errors import RequestError, did_you_mean, each_once
 from ablate.core.code_version import SHORT
-from ablate.ledger.requests import ENQUEUE, PRUNE, RETRY, STOP, Command, Request, find_unanswered
+from ablate.ledger.requests import ENQUEUE, STOP, Command, Request, find_unanswered
 from ablate.studies.locations import Locations
 from ablate.studies.status import resume_command, running_driver
 from ablate.studies.stored import Stored, open_ledger, trial_of
@@ -38,24 +38,6 @@ def enqueue(name: str, locations: Locations, words: Sequence[str], *, dataset: s
         _refuse_repeated(found, label, values)
         ledger.request(name, {"command": ENQUEUE, "parameters": values, "message": message}, dataset=label)
     return _promise(found, locations, label)
-
-
-def prune(name: str, locations: Locations, number: int, *, dataset: str | None = None) -> str:
-    """Ask to stop a trial at its next report; return what will happen.
-
-    Raises RequestError unless it is an unfinished search trial of a search that is not deterministic.
-    """
-    return _ask_about(name, locations, PRUNE, number, dataset)
-
-
-def retry(name: str, locations: Locations, number: int, *, dataset: str | None = None, from_start: bool = False) -> str:
-    """Ask to try a failed trial again with fresh attempts; return what will happen.
-
-    With `from_start` its reports and checkpoints are deleted first.
-
-    Raises RequestError unless it is FAIL, if the study is deterministic, or if the values of tuning are chosen.
-    """
-    return _ask_about(name, locations, RETRY, number, dataset, from_start=from_start)
 
 
 def stop(name: str, locations: Locations) -> str:
@@ -139,10 +121,14 @@ def _refuse_repeated(found: Stored, label: str, values: dict[str, Any]) -> None:
             raise RequestError(f"study {found.study.name!r}: this configuration is enqueued already")
 
 
-def _ask_about(
-    name: str, locations: Locations, command: Command, number: int, dataset: str | None, *, from_start: bool = False
+def ask_about(
+    name: str, locations: Locations, command: Command, number: int, *, dataset: str | None, from_start: bool = False
 ) -> str:
-    """Ask about a trial, unless the same was asked and is not done yet; return what will happen."""
+    """Ask about a trial, unless the same was asked and is not done yet; return what will happen.
+
+    PRUNE stops an unfinished search trial at its next report. RETRY tries one that is FAIL again with fresh attempts;
+    with `from_start` its reports and checkpoints are deleted first. Raises RequestError if `refusal` finds a reason.
+    """
     with open_ledger(name, locations) as ledger:
         found = Stored.of(ledger, name)
         label = trial_of(found, number, dataset).key.dataset

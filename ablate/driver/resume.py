@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from ablate.base.errors import LedgerHeldError, StudyMismatchError
+from ablate.base.plain_text import counted
 from ablate.core.trial import TrialKey
 from ablate.ledger import EventRecord, Ledger, ReportRecord, StudyWriter, TrialRecord
 from ablate.ledger.requests import REQUESTED
@@ -226,9 +227,6 @@ def _trials(count: int) -> str:
 
 
 def _ago(seconds: float) -> str:
-    for size, unit in ((86400, "day"), (3600, "hour"), (60, "minute")):
-        if seconds >= size:
-            count = int(seconds // size)
-            return f"{count} {unit}{'s' * (count != 1)}"
-    count = max(int(seconds), 0)
-    return f"{count} second{'s' * (count != 1)}"
+    units = ((86400, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
+    size, unit = next((each for each in units if seconds >= each[0]), units[-1])
+    return counted(max(int(seconds // size), 0), unit)

@@ -11,8 +11,7 @@ from ray.autoscaler.sdk import request_resources
 from ray.exceptions import RayError
 
 from ablate.base.redaction import error_text
-
-EPSILON = 1e-6
+from ablate.execution.cluster import EPSILON
 
 logger = logging.getLogger("ablate.execution")
 
@@ -54,13 +53,3 @@ def whole_bundles(bundle: Mapping[str, float], trials: int) -> list[dict[str, in
     share = min(bundle.get("GPU", bundle["CPU"]), 1.0)
     whole = {name: math.ceil(value - EPSILON) for name, value in bundle.items()}
     return [whole] * math.ceil(trials * share - EPSILON)
-
-
-def bundle_of(*, cpus: float, share: float) -> dict[str, float]:
-    """Return the resources of one trial, so that Ray packs as many onto a node as can run there.
-
-    A GPU share below one is rounded up to 1/2, 1/3, …, because a share never spans two GPUs.
-    """
-    if not share:
-        return {"CPU": cpus}
-    return {"CPU": cpus, "GPU": share if share >= 1 else 1 / math.floor(1 / share + EPSILON)}

@@ -55,6 +55,15 @@ class SlotPlan:
         """Number of threads of one trial: its whole CPUs, at least one."""
         return max(1, int(self.cpus + EPSILON))
 
+    @property
+    def bundle(self) -> dict[str, float]:
+        """The resources of one trial, so that Ray packs as many onto a node as can run there.
+
+        A GPU share below one is rounded up to 1/2, 1/3, …, because a share never spans two GPUs.
+        """
+        gpus = self.gpus if self.gpus >= 1 or not self.gpus else 1 / _gpu_slots(1, self.gpus)
+        return {"CPU": self.cpus, **({"GPU": gpus} if gpus else {})}
+
 
 @contextmanager
 def silence_logger(name: str) -> Iterator[None]:

@@ -6,13 +6,18 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from ablate.base.ending import GRACE_SECONDS
 from ablate.base.errors import CheckpointDownError
 from ablate.base.files import Place
+from ablate.core.code_version import VERSIONS
 from ablate.core.trainable import Member
 from ablate.core.trial import Decision, TrialConfig, TrialKey, checkpoint_folder
 from ablate.execution.executor import Crowded, Failure, Outcome, Paused, Turn
+from ablate.execution.pack_run import Assignment
 
 if TYPE_CHECKING:
     from ablate.tuning import Search
@@ -73,7 +78,9 @@ class Packing:
         Raises CheckpointDownError if checkpoints cannot be written, once what other trials reported is committed.
         """
         for subject, note in turn.notes.items():
-            self._say(subject, note)
+            if subject not in self._said:
+                self._said.add(subject)
+                logger.warning("%s", note)
         if pack.packed:
             self._learn(pack, turn)
         found = sorted(turn.outcomes.items(), key=lambda each: _ends_driver(each[1]))
@@ -105,15 +112,12 @@ class Packing:
         group = self._group(beside[0]) if beside else None
         if group is None:
             return ()
-        room = min(self._sizes.get(group, self.most), self._share()) - len(beside)
+        share = math.ceil(self.search.most_at_once() / max(1, self.slots()))  # of each worker, spread evenly
+        room = min(self._sizes.get(group, self.most), share) - len(beside)
         joined = [self.member(config) for config in self.search.next_pack(room, beside)] if room > 0 else []
         pack.members |= {member.config.key: member for member in joined}
         pack.durable |= {member.config.key for member in joined}
         return tuple(joined)
-
-    def _share(self) -> int:
-        """Return how many trials each worker would have if those that can run now were spread evenly."""
-        return math.ceil(self.search.most_at_once() / max(1, self.slots()))
 
     def _group(self, config: TrialConfig) -> str | None:
         return self.search.group_key(config) if self.most != 1 else None
@@ -140,11 +144,44 @@ class Packing:
             return False
         return self.search.report(key, outcome) is Decision.CONTINUE and not outcome.final
 
-    def _say(self, subject: str, line: str) -> None:
-        """Log a line, unless one on the same subject was logged before."""
-        if subject not in self._said:
-            self._said.add(subject)
-            logger.warning("%s", line)
+
+@dataclass(frozen=True, kw_only=True)
+class PackExecutor:
+    """What both executors are given; checkpoints lie below `store`, by default in `home`."""
+
+    home: Path
+    store: Place | None = None
+    data_dir: Path | None = None
+    device: str = "auto"
+    trainer: str | None = None
+    pack: int = 1
+    grace_seconds: float = GRACE_SECONDS
+    seeds_at_once: int | None = None
+
+    @property
+    def versions(self) -> Path:
+        """The folder of the code versions."""
+        return self.home.absolute() / VERSIONS
+
+    def packing(self, search: Search) -> Packing:
+        """Return what forms the packs of a search; another trainer takes one trial at a time."""
+        member = partial(member_of, search=search, store=self.home.absolute() if self.store is None else self.store)
+        return Packing(search=search, member=member, most=self.pack if self.trainer is None else 1)
+
+    def assignment(self, pack: RunningPack, *, device: str, threads: int, **further: Any) -> Assignment:
+        """Return a pack with everything that a process needs to train it."""
+        return Assignment(
+            members=tuple(pack.members.values()),
+            data_dir=self.data_dir.absolute() if self.data_dir else None,
+            device=device,
+            trainer=self.trainer,
+            threads=threads,
+            seeds_at_once=self.seeds_at_once,
+            packed=pack.packed,
+            versions=self.versions,
+            grace_seconds=self.grace_seconds,
+            **further,
+        )
 
 
 def _ends_driver(outcome: Outcome) -> bool:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ablate.base.ending import GRACE_SECONDS
 from ablate.base.errors import ResourceError
-from ablate.base.files import Place
-from ablate.core.code_version import SHORT, VERSIONS, CodeVersion
+from ablate.core.code_version import SHORT, CodeVersion
 from ablate.execution.cluster import (
     JOIN_SECONDS,
     Connection,
@@ -27,7 +25,7 @@ from ablate.execution.cluster import (
 from ablate.execution.gcs_watchdog import gcs_watchdog
 from ablate.execution.own_ray import cpus_here
 from ablate.execution.pack_run import Assignment
-from ablate.execution.packing import Packing, RunningPack, member_of
+from ablate.execution.packing import PackExecutor, RunningPack
 from ablate.execution.signals import Interruption
 from ablate.functions.code.archive import pack as pack_files
 
@@ -38,7 +36,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RayExecutor:
+class RayExecutor(PackExecutor):
     """Trains on `gpus` GPUs, `gpus_per_trial` for each trial, or on CPUs when `gpus` is 0.
 
     `device` "cpu" forces the CPU even if the trial holds a GPU. Without `address` it starts Ray on this machine. With
@@ -46,20 +44,12 @@ class RayExecutor:
     workers of a cluster get `code`, the user's packages and files.
     """
 
-    home: Path
-    store: Place | None = None
-    data_dir: Path | None = None
-    device: str = "auto"
     gpus: int = 0
     gpus_per_trial: float = 1.0
     cpus_per_trial: float | None = None
     address: str | None = None
     autoscale: int | None = None
-    trainer: str | None = None
-    pack: int = 1
     code: tuple[Path, ...] = ()
-    grace_seconds: float = GRACE_SECONDS
-    seeds_at_once: int | None = None
 
     def check(self) -> None:
         """Raise ResourceError if this machine, or the cluster at `address`, cannot hold one trial.
@@ -116,31 +106,20 @@ class RayExecutor:
             version = CodeVersion.of(trainable)
             if version is None or not self.address:
                 return code
-            return ray.put(pack_files([self._versions / tree[:SHORT] for tree in version.trees], every=True))
+            return ray.put(pack_files([self.versions / tree[:SHORT] for tree in version.trees], every=True))
 
-        store = self.home.absolute() if self.store is None else self.store
-
-        def slots() -> int:
-            return slots_on(node_resources(), cpus=held.cpus, share=held.gpus, gpus=self.gpus)
-
-        member = partial(member_of, search=search, store=store)
-        most = self.pack if self.trainer is None else 1  # another trainer takes one trial at a time
         return TuneSession(
             search=search,
-            packing=Packing(search=search, member=member, most=most),
+            packing=self.packing(search),
             assign=lambda pack: self._assignment(pack, held, carried),
             on_event=on_event,
             interruption=interruption,
             answers=answers,
             own=connection.own is not None,
             shared=connection.shared,
-            slots=slots,
+            slots=lambda: slots_on(node_resources(), cpus=held.cpus, share=held.gpus, gpus=self.gpus),
             request=self._request(held),
         )
-
-    @property
-    def _versions(self) -> Path:
-        return self.home.absolute() / VERSIONS
 
     def _plan(self, nodes: Sequence[Mapping[str, float]]) -> SlotPlan:
         return plan(
@@ -152,29 +131,17 @@ class RayExecutor:
         )
 
     def _request(self, held: SlotPlan) -> NodeRequest | None:
-        from ablate.execution.autoscaling import NodeRequest, bundle_of
+        from ablate.execution.autoscaling import NodeRequest
 
         if self.autoscale is None:
             return None
         most = most_slots(node_resources(), held, gpus=self.gpus, most_nodes=self.autoscale)
-        return NodeRequest(most=most, bundle=bundle_of(cpus=held.cpus, share=held.gpus))
+        return NodeRequest(most=most, bundle=held.bundle)
 
     def _assignment(self, pack: RunningPack, held: SlotPlan, carried: Callable[[str], Any]) -> Assignment:
-        members = tuple(pack.members.values())
         device = ("cuda" if self.gpus else "cpu") if self.device == "auto" else self.device
-        return Assignment(
-            members=members,
-            data_dir=self.data_dir.absolute() if self.data_dir else None,
-            device=device,
-            trainer=self.trainer,
-            threads=held.threads,
-            seeds_at_once=self.seeds_at_once,
-            packed=pack.packed,
-            search_path=tuple(sys.path),
-            code=carried(members[0].config.trainable),
-            versions=self._versions,
-            grace_seconds=self.grace_seconds,
-        )
+        code = carried(next(iter(pack.members.values())).config.trainable)
+        return self.assignment(pack, device=device, threads=held.threads, search_path=tuple(sys.path), code=code)
 
 
 def _gpus_here() -> int:

@@ -48,11 +48,11 @@ class Interruption:
         for number in self._former:
             signal.signal(number, self._arrived)
 
-    def ask(self) -> None:
-        """Act as on SIGTERM; any thread may call it."""
+    def ask(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """Act as on a first signal; any thread may call it."""
         if self._signal is None:
             self._deadline = time.monotonic() + self._grace_seconds
-            self._signal = signal.SIGTERM
+            self._signal = number
             if self._former:
                 signal.setitimer(signal.ITIMER_REAL, max(self._grace_seconds, SOON))
 
@@ -83,14 +83,10 @@ class Interruption:
             self._raise = False
 
     def _arrived(self, number: int, _frame: FrameType | None) -> None:
-        now = time.monotonic()
         if number == signal.SIGALRM or self._signal is not None:
-            self._deadline = now
+            self._deadline = time.monotonic()
         else:
-            self._signal = signal.Signals(number)
-            self._deadline = now + self._grace_seconds
-            if self._grace_seconds > 0:
-                signal.setitimer(signal.ITIMER_REAL, self._grace_seconds)
+            self.ask(signal.Signals(number))
         if self._raise and self.overdue:
             self._raise = False
             self.check()

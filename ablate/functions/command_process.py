@@ -17,13 +17,13 @@ from time import monotonic, perf_counter
 from ablate.base.ending import LEFT_SECONDS, TERM_SECONDS
 from ablate.base.errors import TrialError, TrialFault, lacks_memory
 from ablate.functions.code.folder import CodeFolder
-from ablate.functions.processes import descendants, end_descendants, end_with_parent, kill
+from ablate.functions.command_output import shown
+from ablate.functions.processes import descendants, end_descendants, end_with_parent, kill, signal_name
 from ablate.functions.terminal import LineReader
 
 LOOK_SECONDS = 0.25  # after which a command that prints nothing has paused
 BLOCK, PIPE_BYTES = 2**16, 2**20  # of one read; that a pipe holds at most
 TAIL = 20  # last lines of the output that an error shows
-SHOWN = 200  # characters of each
 
 
 class Running:
@@ -107,10 +107,12 @@ class Running:
         """Return in words how the command ended."""
         code = self._process.wait()
         if code >= 0:
-            named = f" ({_signal(code - 128)}, as a shell says it)" if 128 < code < 128 + signal.NSIG else ""
+            named = f" ({signal_name(code - 128)}, as a shell says it)" if 128 < code < 128 + signal.NSIG else ""
             return f"ended with exit code {code}{named}"
         memory = code == -signal.SIGKILL and _kernel_kills() > self._kills
-        return f"was ended by {_signal(-code)}" + (": the kernel ended processes for lack of memory" if memory else "")
+        return f"was ended by {signal_name(-code)}" + (
+            ": the kernel ended processes for lack of memory" if memory else ""
+        )
 
     def failure(self, text: str) -> TrialError:
         """Return the error of a command that ended too early or with an error: how it ended, `text`, its last lines."""
@@ -143,7 +145,7 @@ class Running:
 
     def _take(self, lines: Sequence[str]) -> None:
         if lines:
-            self._tail.extend(line.strip()[:SHOWN] for line in lines[-TAIL:] if line.strip())
+            self._tail.extend(shown(line) for line in lines[-TAIL:] if line.strip())
             self._say(lines)
         for line in lines:
             self._read_line(line)
@@ -174,7 +176,7 @@ def _reap() -> None:
 def _words(pid: int) -> str:
     with suppress(OSError):
         words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
-        return words.decode("utf-8", "replace").strip()[:SHOWN]
+        return shown(words.decode("utf-8", "replace"))
     return ""
 
 
@@ -185,10 +187,3 @@ def _kernel_kills() -> int:
             if line.startswith("oom_kill "):
                 return int(line.split()[1])
     return 0
-
-
-def _signal(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

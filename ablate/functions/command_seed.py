@@ -9,7 +9,6 @@ import math
 import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from time import monotonic
 from typing import Any
@@ -35,25 +34,6 @@ from ablate.study.sections import Command
 TEST = "test_"  # begins the name of a metric of the test split
 
 
-@dataclass(frozen=True, kw_only=True)
-class Readers:
-    """What is read from the output: metrics of search, metrics of the test split, and the epoch, if it is read."""
-
-    searched: Sequence[NumberReader]
-    tested: Sequence[NumberReader]
-    epoch: NumberReader | None
-
-    @classmethod
-    def of(cls, command: Command) -> Readers:
-        """Return what is read from the output of a command."""
-        readers = [NumberReader(metric, pattern) for metric, pattern in command.metrics.items()]
-        return cls(
-            searched=[reader for reader in readers if not reader.name.startswith(TEST)],
-            tested=[reader for reader in readers if reader.name.startswith(TEST)],
-            epoch=None if command.epoch is None else NumberReader("epoch", command.epoch),
-        )
-
-
 class _StoppedError(Exception):
     """The trial is stopped while a report is awaited."""
 
@@ -70,7 +50,10 @@ class CommandSeed:
 
     def __init__(self, command: Command, config: TrialConfig, context: TrialContext, line: Connection) -> None:
         self._command, self._config, self._context, self._line = command, config, context, line
-        self._readers = Readers.of(command)
+        readers = [NumberReader(metric, pattern) for metric, pattern in command.metrics.items()]
+        self._searched = [reader for reader in readers if not reader.name.startswith(TEST)]
+        self._tested = [reader for reader in readers if reader.name.startswith(TEST)]
+        self._epochs = None if command.epoch is None else NumberReader("epoch", command.epoch)
         self._place, self._pause = context["checkpoints"], context["pause"]
         (self._seed,) = config.seeds
         self._running: Running | None = None
@@ -134,7 +117,7 @@ class CommandSeed:
     def test(self) -> tuple[Report, Tested]:
         """Return the report of the evaluated trial that counts, and what its command printed of the test split."""
         record = read_record(self._place, self._seed, self._config.owner)
-        missing = [reader.name for reader in self._readers.tested if reader.name not in record.tests]
+        missing = [reader.name for reader in self._tested if reader.name not in record.tests]
         if missing or not record.ended:
             what = f"it printed no {', '.join(missing)}" if record.ended else "what it printed is not kept"
             raise TrialError(
@@ -147,16 +130,15 @@ class CommandSeed:
 
     def _begin(self, *, again: bool) -> None:
         self._record = record = read_record(self._place, self._seed, self._config.owner)
-        readers = self._readers
         folder = seed_folder(self._place, self._seed)
         self._values = self._given(str(folder))
-        whole = record.ended and all(reader.name in record.tests for reader in readers.tested)
-        goes_on = readers.epoch is not None and len(record.reports) > 1
+        whole = record.ended and all(reader.name in record.tests for reader in self._tested)
+        goes_on = self._epochs is not None and len(record.reports) > 1
         known = goes_on or whole
         self._reader = ReportReader(
-            searched=readers.searched,
-            tested=readers.tested,
-            epoch=readers.epoch,
+            searched=self._searched,
+            tested=self._tested,
+            epoch=self._epochs,
             known=record.reports if known else (),
             tests=dict(record.tests),
             printed={name: dict(values) for name, values in record.printed.items()} if known else {},
@@ -248,7 +230,7 @@ class CommandSeed:
         version, reads_test = CodeVersion.of(self._config.trainable), self._config.stage == "confirm"
         evaluate = None if version is None else version.evaluate
         # a comparison reads the test split of its rows later
-        waits = bool(self._readers.tested) and (reads_test or self._config.variant is not None)
+        waits = bool(self._tested) and (reads_test or self._config.variant is not None)
         limit = None if waits or evaluate else self._context.get("grace_seconds", GRACE_SECONDS)
         if self._running is not None:
             self._await(self._running, seconds=limit)
@@ -262,7 +244,7 @@ class CommandSeed:
             return self._evaluated(version, evaluate, tested=reads_test)
         if not reads_test:
             return {}
-        missing = [reader.name for reader in self._readers.tested if reader.name not in self._reader.tests]
+        missing = [reader.name for reader in self._tested if reader.name not in self._reader.tests]
         if missing and self._running is not None:
             raise self._running.failure(f" before it printed {', '.join(missing)}{self._missed(missing)}")
         return record.tests_of(-1 if counted is None else counted - 1)
@@ -274,7 +256,7 @@ class CommandSeed:
         every metric that is none of training, PausedError.
         """
         self._end()
-        readers = [*self._readers.searched, *(self._readers.tested if tested else ())]
+        readers = [*self._searched, *(self._tested if tested else ())]
         found: dict[str, float] = {}
 
         def read(line: str) -> None:

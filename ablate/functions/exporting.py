@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ablate.base.errors import CheckpointError
-from ablate.functions.keeping import FILES, decode, place_inside
+from ablate.functions.keeping import FILES, decode, tensor_of, write_inside
 
 RESERVED = ("config", "settings")  # names of files of an export itself
 
@@ -42,9 +42,7 @@ def _write(file: str, name: str, state: Any, tensors: Mapping[str, Tensor], fold
         files = decode(state[FILES], tensors)
         alone = len(files) == 1 and next(iter(files)).startswith(f"{file}.")
         for path, content in files.items():
-            place = place_inside(folder if alone else folder / file, path)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_bytes(content)
+            write_inside(folder if alone else folder / file, path, content)
         return
     found: dict[str, Tensor] = {}
     shown = _plain(_value(state), found, tensors, name)
@@ -107,10 +105,7 @@ def _leaf(leaf: Any, dtype: str, tensors: Mapping[str, Tensor]) -> Any:
     if not isinstance(leaf, list):
         return None if leaf is None else decode(leaf, tensors)["plain"]
     content, shape = (decode(part, tensors) for part in leaf)
-    kind = getattr(torch, dtype)
-    return (
-        torch.frombuffer(bytearray(content), dtype=kind).reshape(shape) if content else torch.empty(shape, dtype=kind)
-    )
+    return tensor_of(content, getattr(torch, dtype)).reshape(shape)
 
 
 def _is_flat(shown: Any) -> bool:

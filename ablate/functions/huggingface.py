@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import TrainerCallback
 
 from ablate.base.errors import TrialError
-from ablate.functions.keeping import GlobalRandomness
+from ablate.functions.keeping import unchanged_randomness
 from ablate.functions.pretrained import model_of
 
 if TYPE_CHECKING:
@@ -26,11 +26,10 @@ class Reports(TrainerCallback):  # type: ignore[misc]
         self._metrics = {self._names.get(name, f"val_{name[5:]}"): metrics[name] for name in found}
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self._kept.checkpoint, before = f"checkpoint-{state.global_step}", GlobalRandomness()
+        self._kept.checkpoint = f"checkpoint-{state.global_step}"
         self._kept.stopped = control.should_training_stop and state.global_step < state.max_steps
-        before.take()
-        self._run.report(self._metrics, step=state.global_step)
-        before.give()  # the Trainer's own random numbers go on as they do when it resumes
+        with unchanged_randomness():  # the Trainer's own random numbers go on as they do when it resumes
+            self._run.report(self._metrics, step=state.global_step)
 
     def on_step_begin(self, *_: Any, **__: Any) -> None:
         self._run.pause_if_asked()

@@ -71,20 +71,20 @@ def set_state(name: str, thing: Any, state: Any, tensors: Mapping[str, Tensor]) 
         else:
             with tempfile.TemporaryDirectory(prefix="ablate-keep-") as folder:
                 for path, content in decode(state[FILES], tensors).items():
-                    place = place_inside(Path(folder), path)
-                    place.parent.mkdir(parents=True, exist_ok=True)
-                    place.write_bytes(content)
+                    write_inside(Path(folder), path, content)
                 thing.load(Path(folder))
     except (KeyError, TypeError, ValueError, RuntimeError, OSError) as error:
         raise TrialError(f"run.keep({name}=...): the checkpoint does not fit this object: {error}") from error
 
 
-def place_inside(folder: Path, path: str) -> Path:
-    """Return the place of a file of a checkpoint; raise ValueError for one outside of `folder`."""
+def write_inside(folder: Path, path: str, content: bytes) -> None:
+    """Write a file of a checkpoint; raise ValueError for one outside of `folder`."""
     parts = PurePosixPath(path)
     if parts.is_absolute() or ".." in parts.parts or not parts.parts:
         raise ValueError(f"it names a file outside of its folder: {path!r}")
-    return folder / parts
+    place = folder / parts
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_bytes(content)
 
 
 def encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
@@ -119,14 +119,14 @@ def encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
 
 def _array(value: Tensor | np.ndarray | bytes, path: str, tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, bytes):
-        tensors[path] = _bytes(value)
+        tensors[path] = tensor_of(value)
         return {"bytes": path}
     if isinstance(value, np.ndarray):
         if value.dtype.hasobject or value.dtype.kind in "USV" or isinstance(value, np.ma.MaskedArray):
             kind = "a mask" if isinstance(value, np.ma.MaskedArray) else value.dtype
             raise TrialError(f"run.keep: {path} is an array of {kind}, which no checkpoint can hold")
         raw = np.ascontiguousarray(value)
-        tensors[path] = _bytes(raw.tobytes())
+        tensors[path] = tensor_of(raw.tobytes())
         return {"array": [path, value.dtype.str, list(value.shape)]}
     if value.layout is not torch.strided or value.is_quantized:
         raise TrialError(f"run.keep: {path} is a tensor of layout {value.layout}, which no checkpoint can hold")
@@ -134,8 +134,9 @@ def _array(value: Tensor | np.ndarray | bytes, path: str, tensors: dict[str, Ten
     return {"tensor": path}
 
 
-def _bytes(content: bytes) -> Tensor:
-    return torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else torch.empty(0, dtype=torch.uint8)
+def tensor_of(content: bytes, dtype: torch.dtype = torch.uint8) -> Tensor:
+    """Return a tensor with one dimension that holds these bytes."""
+    return torch.frombuffer(bytearray(content), dtype=dtype) if content else torch.empty(0, dtype=dtype)
 
 
 def decode(value: Any, tensors: Mapping[str, Tensor]) -> Any:
@@ -197,31 +198,21 @@ def unchanged_modules(thing: object) -> Iterator[None]:
                 tensor.requires_grad = trained
 
 
-class GlobalRandomness:
-    """The states of the generators that a user's code draws from without saying so: Python, NumPy, torch and CUDA."""
+def seed_globals(number: int) -> None:
+    """Seed the generators that a user's code draws from without saying so: Python's, NumPy's and torch's."""
+    random.seed(number)
+    np.random.seed(number % 2**32)
+    torch.manual_seed(number)
 
-    def __init__(self) -> None:
-        self._states: tuple[Any, ...] | None = None
 
-    @staticmethod
-    def seed(number: int) -> None:
-        """Seed all of them."""
-        random.seed(number)
-        np.random.seed(number % 2**32)
-        torch.manual_seed(number)
-
-    def take(self) -> None:
-        """Remember the states of now."""
-        used = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-        cuda = torch.cuda.get_rng_state_all() if used else None
-        self._states = (random.getstate(), np.random.get_state(), torch.get_rng_state(), cuda)
-
-    def give(self) -> None:
-        """Set the generators to the states that were remembered."""
-        assert self._states is not None
-        python, numpy, cpu, cuda = self._states
-        random.setstate(python)
-        np.random.set_state(numpy)
-        torch.set_rng_state(cpu)
-        if cuda is not None:
-            torch.cuda.set_rng_state_all(cuda)
+@contextmanager
+def unchanged_randomness() -> Iterator[None]:
+    """Put these generators back at the end, and those of CUDA if it is in use."""
+    used = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    python, numpy = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if used else []):
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)

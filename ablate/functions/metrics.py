@@ -34,7 +34,8 @@ def checked_metrics(value: object, run: Run) -> dict[str, float]:
         raise TrialError(f"the function gave {shown(value)}: a report is a dictionary of metrics, {{name: number}}")
     found: dict[str, float] = {}
     for name, number in value.items():
-        _check_name(name)
+        if fault := metric_name_fault(name) if isinstance(name, str) else "a metric's name is text":
+            raise TrialError(f"the function gave a metric the name {shown(name)}: {fault}")
         try:
             found[str.__str__(name)] = float(number)  # no type of the user's crosses the border
         except (TypeError, ValueError, OverflowError, RuntimeError):  # RuntimeError: of a tensor of two values
@@ -88,11 +89,6 @@ def _by_sample(name: object, value: Any) -> NDArray[np.float64] | None:
             f"`test` gave {name}={shown(value)}: a metric is a number, or a list or array with one number per sample"
         )
     return numbers.astype(np.float64)
-
-
-def _check_name(name: object) -> None:
-    if fault := metric_name_fault(name) if isinstance(name, str) else "a metric's name is text":
-        raise TrialError(f"the function gave a metric the name {shown(name)}: {fault}")
 
 
 def shown(value: object) -> str:

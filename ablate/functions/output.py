@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import errno
+import fcntl
 import logging
 import os
 import stat
@@ -87,8 +88,9 @@ class Output:
             except OSError as error:
                 self._warn(error)
         memory = os.memfd_create(OUTPUT)
-        os.set_blocking(memory, True)
-        return _appending(memory, self._earlier() if self._stored else b"")
+        os.write(memory, self._earlier() if self._stored else b"")
+        fcntl.fcntl(memory, fcntl.F_SETFL, os.O_APPEND)
+        return memory
 
     def _earlier(self) -> bytes:
         assert self._place is not None
@@ -114,14 +116,6 @@ class Output:
         assert self._place is not None
         where = f"{redact_url(self._place)}/{OUTPUT}"
         logger.warning("%s: output cannot be kept: %s", where, error_text(error, self._place))
-
-
-def _appending(memory: int, content: bytes) -> int:
-    """Return a descriptor that appends to a file in memory, which begins with `content`."""
-    os.write(memory, content)
-    descriptor = os.open(f"/proc/self/fd/{memory}", os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
-    os.close(memory)
-    return descriptor
 
 
 def read_output(place: Place) -> str:

@@ -42,9 +42,7 @@ def list_parts(function: Function, settings: FunctionSettings, *, dataset: str) 
     if not read.other_uses and (unknown := sorted(settings.config.keys() - read.required - read.optional)):
         hint = did_you_mean(unknown[0], sorted(read.required | read.optional))
         raise RequestError(f"--set {unknown[0]}: trainable {function.name!r} never reads it. {hint}")
-    run = ListingRun(
-        study_seed=0, seed=0, dataset=dataset, length=settings.epochs, device="meta", replace=settings.replace
-    )
+    run = ListingRun(settings, dataset=dataset)
     try:
         with redirect_stdout(sys.stderr), torch.random.fork_rng(devices=[]):
             reach_loop(function, settings, run)

@@ -63,6 +63,11 @@ def end_descendants(process: int) -> None:
     kill(doomed, signal.SIGKILL)
 
 
+def signal_name(number: int) -> str:
+    """Return `SIGKILL`, or `signal 99` for one without a name."""
+    return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+
+
 def kill(processes: Iterable[int], number: int) -> None:
     """Send a signal to those of the processes that are there and may get it."""
     for each in processes:

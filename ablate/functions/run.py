@@ -19,7 +19,7 @@ from ablate.base.files import Place
 from ablate.base.randomness import stream
 from ablate.functions.batches import Batches, keyed_loader, refuse_own_generator, seed_worker
 from ablate.functions.blame import place_of_frame
-from ablate.functions.keeping import GlobalRandomness, check_keepable, get_state, set_state
+from ablate.functions.keeping import check_keepable, get_state, seed_globals, set_state
 from ablate.functions.networks.keyed import build_keyed, count_parameters
 from ablate.functions.networks.replacing import replace_parts
 from ablate.functions.networks.watching import Replacements, check_parts
@@ -311,7 +311,7 @@ class Run:
 
     def seed_globals(self, purpose: str, *path: str | int) -> None:
         """Seed the global generators of Python, NumPy and torch by this seed and a purpose."""
-        GlobalRandomness.seed(self._number(purpose, *path))
+        seed_globals(self._number(purpose, *path))
 
     def _restore_stream(self, name: str) -> None:
         if self._found is not None and self._found.states and name in self._found.streams:

@@ -27,7 +27,7 @@ from ablate.engine.training.progress import final_report
 from ablate.functions.blame import place_of_generator, user_line
 from ablate.functions.function import Function
 from ablate.functions.function_settings import FunctionSettings
-from ablate.functions.keeping import GlobalRandomness, unchanged_modules
+from ablate.functions.keeping import unchanged_modules, unchanged_randomness
 from ablate.functions.metrics import Tested, checked_metrics, checked_test
 from ablate.functions.run import Kept, Run, TrialPausedError, TrialStoppedError
 from ablate.functions.seed_messages import Keep, Metrics, Reported, Restored, Stored
@@ -158,11 +158,8 @@ class Seed:
         """
         if "model" in self.run.kept and self.run.value("model") is None:
             return
-        before = GlobalRandomness()
-        before.take()
-        with unchanged_modules(self.run.kept.get("model")):
+        with unchanged_randomness(), unchanged_modules(self.run.kept.get("model")):
             returned = self._tested().metrics
-        before.give()
         if missing := [name for name in expected if name not in returned]:
             raise TrialError(
                 f"`test` returned {', '.join(returned)}: the study needs {', '.join(missing)} too, the test split's"

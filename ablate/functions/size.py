@@ -60,9 +60,10 @@ def _whole(method: str) -> Any:
 
 for _method in ("__getitem__", "__contains__", "get", "pop", "setdefault"):
     setattr(WatchedConfig, _method, _one(_method))
-for _method in ("__iter__", "__reversed__", "__len__", "__eq__", "__ne__", "__or__", "__ror__", "__repr__"):
-    setattr(WatchedConfig, _method, _whole(_method))
-for _method in ("keys", "values", "items", "copy", "popitem", "__reduce_ex__"):
+for _method in (
+    "__iter__", "__reversed__", "__len__", "__eq__", "__ne__", "__or__", "__ror__", "__repr__", "__reduce_ex__",
+    "keys", "values", "items", "copy", "popitem",
+):  # fmt: skip
     setattr(WatchedConfig, _method, _whole(_method))
 
 
@@ -155,7 +156,7 @@ def _called(function: Function, settings: FunctionSettings, read: set[str]) -> A
 def _parameters(module: Any, settings: FunctionSettings) -> int:
     from ablate.functions.sizing import SizingRun
 
-    run = SizingRun(study_seed=0, seed=0, dataset="", length=settings.epochs, device="meta", replace=settings.replace)
+    run = SizingRun(settings)
     run.build(lambda: module)
     assert run.params is not None
     return run.params

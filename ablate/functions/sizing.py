@@ -31,7 +31,16 @@ def _end(*_: Any) -> Any:
     raise LoopReachedError
 
 
-class SizingRun(Run):
+class PlannedRun(Run):
+    """A run with seed 0, before there is a study."""
+
+    def __init__(self, settings: FunctionSettings, *, dataset: str = "", device: str = "meta") -> None:
+        super().__init__(
+            study_seed=0, seed=0, dataset=dataset, length=settings.epochs, device=device, replace=settings.replace
+        )
+
+
+class SizingRun(PlannedRun):
     """A run that ends where the epochs begin, or after the first call of a network whose shapes only a call tells."""
 
     network: nn.Module | None = None
@@ -90,9 +99,7 @@ def count_by_running(function: Function, settings: FunctionSettings, *, dataset:
     """
     if not (function.reports_epochs or function.builds):
         return Counted()
-    run = SizingRun(
-        study_seed=0, seed=0, dataset=dataset, length=settings.epochs, device="meta", replace=settings.replace
-    )
+    run = SizingRun(settings, dataset=dataset)
     try:
         with torch.random.fork_rng(devices=[]):
             reach_loop(function, settings, run)
@@ -106,14 +113,14 @@ def count_by_running(function: Function, settings: FunctionSettings, *, dataset:
     return Counted(params=run.params) if run.in_loop else Counted()
 
 
-class TimedRun(Run):
+class TimedRun(PlannedRun):
     """A run that ends at its first report, `given`; `seconds` are those before the first epoch, if that is known."""
 
     seconds = 0.0
     given: Any = None
 
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**given)
+    def __init__(self, settings: FunctionSettings, *, dataset: str, device: str) -> None:
+        super().__init__(settings, dataset=dataset, device=device)
         self.started = time.monotonic()
 
     def _begin(self) -> None:
@@ -131,10 +138,7 @@ def time_report(function: Function, settings: FunctionSettings, *, dataset: str)
 
     It trains one epoch with seed 0 and without a checkpoint. Of a function that fails, `fault` says where.
     """
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    run = TimedRun(
-        study_seed=0, seed=0, dataset=dataset, length=settings.epochs, device=device, replace=settings.replace
-    )
+    run = TimedRun(settings, dataset=dataset, device="cuda" if torch.cuda.is_available() else "cpu")
     try:
         begun: Any = function.train(deepcopy(settings.config), run)
         whole = not isinstance(begun, GeneratorType)

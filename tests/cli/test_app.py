@@ -169,7 +169,6 @@ def test_plan_counts_trials_and_estimates_time(capfd: pytest.CaptureFixture[str]
         (["data", "fetch", "minst"], 2, r"Did you mean 'mnist'"),
         (["data", "fetch", "mine:data"], 2, r"Data of your own come with a training function"),
         (["ui", "--runs-dir", "{tmp}/none", "--host", "0.0.0.0"], 2, r"Set ABLATE_UI_TOKEN"),
-        (["search", "{tiny}", "--runs-dir", "{tmp}", "--tracker", "mlfow"], 2, r"Did you mean 'mlflow'"),
     ],
 )  # fmt: skip
 def test_a_bad_request_is_one_clear_line(

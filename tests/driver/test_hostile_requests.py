@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,10 @@ import pytest
 from sqlalchemy import NullPool, create_engine, text
 
 from ablate.core.trial import TrialState
-from ablate.ledger.requests import ANSWERED, REQUESTED
-from support import commands, steered_training
-from support.faults import killing
+from ablate.ledger.requests import REQUESTED
+from support import commands
 from support.faults.study_runs import StudyRun
+from support.steered import Steered
 
 STUDY = """\
 study: steered
@@ -80,15 +79,6 @@ def _execute(run: StudyRun, sql: str, **values: Any) -> None:
         connection.execute(text(sql), values)
 
 
-def begin(run: StudyRun) -> Any:
-    return run.search(inject=partial(killing.set_environment, {steered_training.FOLDER: str(run.data)}))
-
-
-def allow(run: StudyRun, reports: int) -> None:
-    (run.data / "allowed.new").write_text(str(reports))
-    (run.data / "allowed.new").rename(run.data / "allowed")
-
-
 @pytest.fixture
 def say(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
     def run(study: StudyRun, *words: str) -> tuple[int, str, str]:
@@ -101,24 +91,24 @@ def say(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]
 
 
 @pytest.fixture
-def steered(tmp_path: Path, storage: str) -> StudyRun:
-    run = StudyRun(folder=tmp_path, text=STUDY, storage=storage if "postgresql" in storage else None)
-    allow(run, 1)
+def steered(tmp_path: Path, storage: str) -> Steered:
+    run = Steered(folder=tmp_path, text=STUDY, storage=storage if "postgresql" in storage else None)
+    run.allow(1)
     return run
 
 
-def test_a_request_that_no_command_wrote_is_answered_as_refused(steered: StudyRun, say: Any) -> None:
-    command = begin(steered)
-    command.until(lambda: steered.committed() >= 1)
+def test_a_request_that_no_command_wrote_is_answered_as_refused(steered: Steered, say: Any) -> None:
+    command = steered.begin()
+    command.until(steered.reported(1))
     for payload, _ in HOSTILE.values():
         insert(steered, REQUESTED, payload)
     insert(steered, REQUESTED, ASK | {"parameters": {"config.x": 1}}, "nowhere")
     insert(steered, REQUESTED, {"command": "stop", "term": 99, "message": "x"}, None)
     insert(steered, REQUESTED, ASK | {"parameters": {"config.x": 41.0}})
     assert say(steered, "status", "steered")[0] == 0, "while they wait"
-    allow(steered, 1_000)
+    steered.allow(1_000)
     assert command.wait() == 0, command.output
-    answers = [event.payload for event in steered.events() if event.kind == ANSWERED]
+    answers = steered.answers()
     for rule in [*(rule for _, rule in HOSTILE.values()), "there is no data set 'nowhere'"]:
         assert any(rule in answer.get("refused", "") for answer in answers), rule
     assert len(answers) == len(HOSTILE) + 3
@@ -131,30 +121,30 @@ def test_a_request_that_no_command_wrote_is_answered_as_refused(steered: StudyRu
     _, out, _ = say(steered, "status", "steered", "--json")
     assert len(json.loads(out)["requests"]["refused"]) == len(HOSTILE), "all but `stop`"
     assert say(steered, "report", "steered")[0] == 0
-    assert begin(steered).wait() == 0
+    assert steered.begin().wait() == 0
 
 
 @pytest.mark.parametrize("study", [COMPARED, STUDY + "deterministic: 2\n"], ids=["comparison", "deterministic"])
 def test_a_study_whose_order_is_fixed_is_not_changed_by_anybody(tmp_path: Path, say: Any, study: str) -> None:
-    run = StudyRun(folder=tmp_path, text=study)
-    allow(run, 1)
-    command = begin(run)
-    command.until(lambda: run.committed() >= 1)
+    run = Steered(folder=tmp_path, text=study)
+    run.allow(1)
+    command = run.begin()
+    command.until(run.reported(1))
     insert(run, REQUESTED, {"command": "prune", "trial": 0, "message": "x"})
     insert(run, REQUESTED, ASK | {"parameters": {"config.x": 1, "variant": "near"}})
-    allow(run, 1_000)
+    run.allow(1_000)
     assert command.wait() == 0, command.output
     assert [trial.state for trial in run.trials()] == [TrialState.COMPLETE] * 3
-    refused = [event.payload["refused"] for event in run.events() if event.kind == ANSWERED]
+    refused = [answer["refused"] for answer in run.answers()]
     assert len(refused) == 2
     assert all("comparison" in text or "deterministic" in text for text in refused)
     assert say(run, "status", "steered")[0] == 0
 
 
 def test_an_event_that_is_no_object_is_one_line_that_names_the_ledger(tmp_path: Path, say: Any) -> None:
-    run = StudyRun(folder=tmp_path, text=STUDY)
-    allow(run, 1_000)
-    assert begin(run).wait() == 0
+    run = Steered(folder=tmp_path, text=STUDY)
+    run.allow(1_000)
+    assert run.begin().wait() == 0
     for payload in ([], "x"):
         insert(run, "frozen", payload)
         assert "No study" not in say(run, "list")[1]

@@ -213,10 +213,6 @@ def test_a_store_of_another_machine_is_said_once_and_ends_no_search(
 
 def assert_ran(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
     """Run `ablate ARGUMENTS` in this process, which must end well, and return what it printed."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["ablate", *arguments])
-        with pytest.raises(SystemExit) as end:  # Typer ends every command with one
-            cli.main()
-    out, err = capfd.readouterr()
-    assert not end.value.code, err
+    code, out, err = run(capfd, *arguments)
+    assert code == 0, err
     return out

@@ -9,8 +9,8 @@ import pytest
 
 from ablate.base.errors import ResourceError
 from ablate.execution import autoscaling
-from ablate.execution.autoscaling import NodeRequest, bundle_of
-from ablate.execution.cluster import most_slots, plan
+from ablate.execution.autoscaling import NodeRequest
+from ablate.execution.cluster import SlotPlan, most_slots, plan
 from support import fakes, witness
 
 HEAD = {"memory": 1.0}
@@ -43,7 +43,7 @@ def test_the_most_is_what_as_many_nodes_hold(
 
 @pytest.mark.parametrize(("share", "of_gpu"), [(0.4, 0.5), (0.5, 0.5), (0.3, 1 / 3), (1.0, 1.0), (2.0, 2.0)])
 def test_a_share_is_asked_for_as_it_is_placed(share: float, of_gpu: float) -> None:
-    assert bundle_of(cpus=1.0, share=share) == {"CPU": 1.0, "GPU": pytest.approx(of_gpu)}
+    assert SlotPlan(slots=1, cpus=1.0, gpus=share).bundle == {"CPU": 1.0, "GPU": pytest.approx(of_gpu)}
 
 
 @pytest.mark.parametrize(
@@ -68,12 +68,12 @@ def test_a_ray_that_takes_whole_numbers_only_is_asked_for_as_many_places(
         heard.append(bundles)
 
     monkeypatch.setattr(autoscaling, "request_resources", request)
-    NodeRequest(most=9, bundle=bundle_of(cpus=cpus, share=share)).ask(trials)
+    NodeRequest(most=9, bundle=SlotPlan(slots=1, cpus=cpus, gpus=share).bundle).ask(trials)
     assert heard == [asked]
 
 
 def test_no_gpu_is_asked_for_without_one() -> None:
-    assert bundle_of(cpus=2.0, share=0.0) == {"CPU": 2.0}
+    assert SlotPlan(slots=1, cpus=2.0, gpus=0.0).bundle == {"CPU": 2.0}
 
 
 def test_a_search_could_use_a_place_for_each_trial_that_has_not_ended(tmp_path: Path) -> None:

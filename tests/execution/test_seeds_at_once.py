@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 
-from ablate.core.registry import read_task
 from ablate.core.trainable import Member
-from ablate.core.trial import TrialConfig, TrialKey
 from ablate.execution.pack_run import Assignment, PackRun
-from ablate.functions.function_settings import FunctionSettings
+from support.commanded import own_trial
 
 MEETING = """
 import os, time
@@ -45,17 +43,10 @@ def test_seeds_of_a_trial_train_in_even_groups(case: Any, tmp_path: Path, monkey
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "meeting.py").write_text(MEETING)
     (tmp_path / "here").mkdir()
-    config = TrialConfig(
-        key=TrialKey(study="s", dataset="data", number=0),
-        stage="search",
-        settings=FunctionSettings(config={"folder": str(tmp_path / "here"), "together": list(together)}, epochs=1),
-        task=read_task({"task": "data"}),
-        trainable="meeting:train",
-        seeds=(0, 1, 2, 3, 4),
-        study_seed=0,
-    )
+    given: dict[str, Any] = {"folder": str(tmp_path / "here"), "together": list(together)}
+    config = own_trial("meeting:train", given, seeds=(0, 1, 2, 3, 4))
     member = Member(config=config, checkpoints=tmp_path / "trial", attempt=1)
-    given: dict[str, Any] = {"threads": threads, "seeds_at_once": asked, "data_dir": None, "device": "cpu"}
+    given = {"threads": threads, "seeds_at_once": asked, "data_dir": None, "device": "cpu"}
     run = PackRun(Assignment(members=(member,), trainer=None, **given), lambda: False)
     report: Any = run.turn().outcomes[config.key]
     run.close()

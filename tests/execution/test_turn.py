@@ -18,8 +18,8 @@ from ablate.core.trial import Decision, Report
 from ablate.driver.options import RunOptions
 from ablate.driver.run import check_resources, make_executor
 from ablate.execution import RayExecutor, ray_tune, tune_session
-from ablate.execution.autoscaling import NodeRequest, bundle_of
-from ablate.execution.cluster import JOIN_SECONDS
+from ablate.execution.autoscaling import NodeRequest
+from ablate.execution.cluster import JOIN_SECONDS, SlotPlan
 from ablate.execution.executor import Paused, Turn
 from ablate.execution.packing import Packing
 from ablate.execution.signals import Interruption
@@ -224,7 +224,7 @@ def test_nodes_are_asked_for_as_trials_are_left_and_for_none_in_the_end(
     asked: list[list[dict[str, float]]] = []
     monkeypatch.setattr("ablate.execution.autoscaling.request_resources", lambda bundles: asked.append(bundles))
     session = stage.session
-    session.request = NodeRequest(most=3, bundle=bundle_of(cpus=1.0, share=0.4))
+    session.request = NodeRequest(most=3, bundle=SlotPlan(slots=3, cpus=1.0, gpus=0.4).bundle)
     for left in (9, 3, 2):
         stage.search.most_at_once.return_value = left
         session.died("runs", "to count again")

@@ -188,14 +188,14 @@ def test_a_confirmation_waits_for_the_test_split_and_not_for_a_helper() -> None:
         list(commanded(metrics=metrics, stage="confirm"))
 
 
-def test_a_stopped_trial_ends_what_was_started_in_other_sessions() -> None:
-    script(HELPER + "print('val_loss=1', flush=True); time.sleep(1000)")
+def test_a_stopped_trial_ends_its_command_and_what_was_started_in_other_sessions() -> None:
+    script(HELPER + "open('own', 'w').write(str(os.getpid())); print('val_loss=1', flush=True); time.sleep(1000)")
     running = commanded()
     next(running)
-    pid = int(Path("pid").read_text())
-    assert is_alive(pid)
+    pids = [int(Path(name).read_text()) for name in ("pid", "own")]
+    assert all(map(is_alive, pids))
     running.close()  # type: ignore[attr-defined]
-    assert have_ended([pid])
+    assert have_ended(pids)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])

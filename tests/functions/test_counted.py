@@ -13,11 +13,10 @@ import pytest
 import torch
 
 from ablate.core.objectives import BestReport
-from ablate.core.registry import read_task
-from ablate.core.trial import Report, TrialConfig, TrialKey, seed_place
+from ablate.core.trial import Report, TrialConfig, seed_place
 from ablate.engine.training import checkpoint
 from ablate.functions.function import Function
-from ablate.functions.function_settings import FunctionSettings
+from support.commanded import own_trial
 from support.forked import trained
 
 BEST = BestReport(metric="val_loss", direction="minimize")
@@ -79,15 +78,8 @@ FORMS = {"yield": by_yield, "value": by_value, "file": by_file}
 
 
 def trial(*, epochs: int = EPOCHS, config: Any = None, **fields: Any) -> TrialConfig:
-    given = {"best": BEST, "stage": "search", "seeds": (0, 1)} | fields
-    return TrialConfig(
-        key=TrialKey(study="s", dataset="data", number=0),
-        settings=FunctionSettings(config=config or {}, epochs=epochs),
-        task=read_task({"task": "data"}),
-        trainable="mine:train",
-        study_seed=3,
-        **given,
-    )
+    given = {"best": BEST, "seeds": (0, 1), "study_seed": 3, **fields}
+    return own_trial("mine:train", config, epochs=epochs, **given)
 
 
 def reports(form: str, config: TrialConfig, place: Path | None = None, attempt: int = 1) -> Iterator[Report]:

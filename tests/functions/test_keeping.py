@@ -20,13 +20,14 @@ from torch import nn
 
 from ablate.base.errors import TrialError
 from ablate.functions.keeping import (
-    GlobalRandomness,
     check_keepable,
     decode,
     encode,
     get_state,
+    seed_globals,
     set_state,
     unchanged_modules,
+    unchanged_randomness,
 )
 from ablate.functions.run import Kept, Run
 from support.paths import REPOSITORY
@@ -368,11 +369,9 @@ def test_global_generators_are_put_back() -> None:
     def draws() -> tuple[float, float, float]:
         return random.random(), float(np.random.rand()), torch.rand(()).item()
 
-    GlobalRandomness.seed(5)
-    here = GlobalRandomness()
-    here.take()
-    first = draws()
-    GlobalRandomness.seed(6)
-    assert draws() != first
-    here.give()
+    seed_globals(5)
+    with unchanged_randomness():
+        first = draws()
+        seed_globals(6)
+        assert draws() != first
     assert draws() == first

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset, random_split
 
 from ablate.base.errors import TrialError
-from ablate.functions.keeping import GlobalRandomness
+from ablate.functions.keeping import seed_globals
 from ablate.functions.lightning import fit
 from ablate.functions.run import Kept, Run, TrialPausedError
 
@@ -164,7 +164,7 @@ def test_a_fit_that_continues_in_another_process_ends_with_the_same_bits(after: 
     found = [next(reports) for _ in range(after)]
     kept = first.state()
     reports.close()
-    GlobalRandomness.seed(99)
+    seed_globals(99)
     second = a_run(kept)
     found += stepped(lightning, second, made)
     assert found == expected

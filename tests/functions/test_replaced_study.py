@@ -12,11 +12,9 @@ import torch
 from torch import nn
 
 import ablate
-from ablate.core.registry import read_task
-from ablate.core.trial import TrialConfig, TrialKey
 from ablate.functions.function import Function
-from ablate.functions.function_settings import FunctionSettings
 from ablate.functions.networks import replacing
+from support.commanded import own_trial
 from support.commands import LOCAL, run
 from support.forked import trained
 from support.part_networks import Bert
@@ -226,15 +224,7 @@ def test_a_trial_with_parts_left_out_continues_to_the_same_bits(
     what: dict[str, Any], stopped: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(replacing.PARTS, "load", lambda name: OwnAttention)
-    config = TrialConfig(
-        key=TrialKey(study="s", dataset="data", number=0),
-        stage="search",
-        settings=FunctionSettings(replace=what, epochs=3),
-        task=read_task({"task": "data"}),
-        trainable="mine:train",
-        seeds=(0, 1),
-        study_seed=3,
-    )
+    config = own_trial("mine:train", epochs=3, replace=what, seeds=(0, 1), study_seed=3)
 
     def begun(place: Path | None, attempt: int) -> Any:
         function = Function(name="mine:train", train=bert, test=None)

@@ -15,11 +15,11 @@ import torch
 from torch import nn
 
 from ablate.base.errors import CheckpointError, PausedError, TrialError
-from ablate.core.registry import read_task
-from ablate.core.trial import Report, TrialConfig, TrialKey
+from ablate.core.trial import Report, TrialConfig
 from ablate.functions.function import Function
 from ablate.functions.function_settings import FunctionSettings
 from support import own_training
+from support.commanded import own_trial
 from support.forked import trained
 
 EPOCHS = 4
@@ -27,16 +27,8 @@ Train = Callable[[Any, Any], Any]
 
 
 def trial(*, seeds: tuple[int, ...] = (0, 1), epochs: int = EPOCHS, **fields: Any) -> TrialConfig:
-    return TrialConfig(
-        key=TrialKey(study="s", dataset="data", number=0),
-        stage=fields.pop("stage", "search"),
-        settings=FunctionSettings(config={"width": 6, "lr": 0.05}, epochs=epochs),
-        task=read_task({"task": "data"}),
-        trainable="support.own_training:train",
-        seeds=seeds,
-        study_seed=3,
-        **fields,
-    )
+    given = {"seeds": seeds, "study_seed": 3, **fields}
+    return own_trial("support.own_training:train", {"width": 6, "lr": 0.05}, epochs=epochs, **given)
 
 
 def function(train: Train = own_training.train, test: Train | None = own_training.test) -> Function:

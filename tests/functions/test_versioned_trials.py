@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -10,18 +12,16 @@ import pytest
 
 from ablate.api import load_study
 from ablate.core.code_version import CodeVersion
-from ablate.core.registry import read_task
 from ablate.core.trainable import Member
-from ablate.core.trial import TrialConfig, TrialKey
 from ablate.execution import worker
 from ablate.execution.pack_run import Assignment
-from ablate.functions.border.guarded import end_processes, server_for
+from ablate.functions.border.guarded import GuardedFunction, end_processes, server_for
 from ablate.functions.code.archive import pack, unpack
 from ablate.functions.code.folder import CodeFolder
 from ablate.functions.code.snapshot import snapshot
 from ablate.functions.code.worktrees import checkout
-from ablate.functions.function_settings import FunctionSettings
 from ablate.study.sections import trainable_name
+from support.commanded import own_trial
 from support.commands import LOCAL, run
 from support.repositories import commit, git, repository, write
 
@@ -122,6 +122,19 @@ def test_the_process_of_another_version_is_ended(tmp_path: Path) -> None:
         end_processes()
 
 
+def test_a_process_that_was_killed_leaves_no_file_open() -> None:
+    name, counts = "support.planted_state:train", []
+    try:
+        for _ in range(3):
+            GuardedFunction(name).describe()
+            counts.append(len(os.listdir("/proc/self/fd")))
+            os.kill(server_for(name)._process.pid, signal.SIGKILL)
+            server_for(name).code(0)  # at which its end is noticed
+    finally:
+        end_processes()
+    assert len(set(counts)) == 1
+
+
 def test_a_version_that_is_not_here_fails_in_one_line(repo: Path, capfd: pytest.CaptureFixture[str]) -> None:
     version = snapshot(repo, name="s")
     name = CodeVersion(base=trainable_name(COMMAND), tree=version.tree, inside=version.inside).name
@@ -142,15 +155,7 @@ def test_a_machine_of_a_cluster_trains_with_the_files_that_it_was_sent(
     place.rename(tmp_path / "elsewhere")
     words = f"{sys.executable} -c 'import helper; print(f\"val_loss={{{{helper.VALUE}}}}\")'"
     base = trainable_name({"command": words, "metrics": {"val_loss": "val_loss={number}"}})
-    trial = TrialConfig(
-        key=TrialKey(study="s", dataset="data", number=0),
-        stage="search",
-        settings=FunctionSettings(epochs=1),
-        task=read_task({"task": "data"}),
-        trainable=CodeVersion(base=base, tree=version.tree, inside=version.inside).name,
-        seeds=(0,),
-        study_seed=0,
-    )
+    trial = own_trial(CodeVersion(base=base, tree=version.tree, inside=version.inside).name)
     member = Member(config=trial, checkpoints=tmp_path / "trial", attempt=1)
     assignment = Assignment(members=(member,), data_dir=None, device="cpu", trainer=None, threads=1, code="sent")
     monkeypatch.setattr(worker, "watch", lambda *_: None)

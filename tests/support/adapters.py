@@ -16,10 +16,9 @@ import numpy as np
 
 from ablate.base.errors import PausedError
 from ablate.core.objectives import BestReport
-from ablate.core.registry import read_task
-from ablate.core.trial import Report, TrialConfig, TrialKey
+from ablate.core.trial import Report
 from ablate.functions.function import Function
-from ablate.functions.function_settings import FunctionSettings
+from support.commanded import own_trial
 from support.forked import trained
 
 LENGTH, SEEDS = 4, (3, 5)
@@ -213,15 +212,8 @@ def reports(
 ) -> Generator[Report, None, None]:
     """Return the reports of a trial."""
     call, config = FORMS[form] if isinstance(form, str) else form
-    trial = TrialConfig(
-        key=TrialKey(study="s", dataset="data", number=0),
-        settings=FunctionSettings(config=config, epochs=epochs),
-        task=read_task({"task": "data"}),
-        trainable=f"support.adapters:{call.__name__}",
-        seeds=seeds,
-        study_seed=7,
-        **{"stage": "search"} | (fields or {}),
-    )
+    given = {"seeds": seeds, "study_seed": 7, **(fields or {})}
+    trial = own_trial(f"support.adapters:{call.__name__}", config, epochs=epochs, **given)
     yield from trained(Function(name="f", train=call, test=test), trial, checkpoints=place, **how)
 
 

@@ -1,9 +1,9 @@
-"""Trials of a command, run by hand."""
+"""Trials of a user's code, and those of a command run by hand."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,15 @@ from ablate.functions.function_settings import FunctionSettings
 from ablate.study.sections import trainable_name
 
 COMMAND = f"{sys.executable} train.py {{x}} {{seed}} {{epochs}}"
+
+
+def own_trial(
+    trainable: str, config: Mapping[str, Any] | None = None, *, epochs: int = 1, **fields: Any
+) -> TrialConfig:
+    """Return a trial of a function or a command; `fields` are other fields of TrialConfig."""
+    given = {"key": TrialKey(study="s", dataset="data", number=0), "stage": "search", "seeds": (0,), "study_seed": 0}
+    settings = FunctionSettings(config=dict(config or {}), epochs=epochs, replace=fields.pop("replace", {}))
+    return TrialConfig(settings=settings, task=read_task({"task": "data"}), trainable=trainable, **{**given, **fields})
 
 
 def commanded(
@@ -37,16 +46,8 @@ def commanded(
     """
     named = metrics if isinstance(metrics, dict) else {"val_loss": metrics}
     name = trainable_name({"command": command, "metrics": named} | more)
-    asked = TrialConfig(
-        key=TrialKey(study="s", dataset="data", number=4),
-        stage=stage,
-        settings=FunctionSettings(config={"x": 1.0} if config is None else config, epochs=epochs),
-        task=read_task({"task": "data"}),
-        trainable=name,
-        seeds=seeds,
-        study_seed=0,
-        **(trial or {}),
-    )
+    fields = {"key": TrialKey(study="s", dataset="data", number=4), "stage": stage, "seeds": seeds, **(trial or {})}
+    asked = own_trial(name, {"x": 1.0} if config is None else config, epochs=epochs, **fields)
     return load_trainable(name).train(
         asked, data_dir=None, checkpoints=checkpoints, device="cpu", attempt=attempt, pause=pause, **(place or {})
     )

@@ -6,7 +6,6 @@ import atexit
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -39,12 +38,21 @@ def server_for(name: str, folder: CodeFolder | None = None) -> Server:
     `folder` is that of a code version; the servers of all other versions are then ended.
     """
     for other in [key for key in _SERVERS if folder is not None and key[0] not in (None, folder)]:
-        _SERVERS.pop(other).end()
+        _end(_SERVERS.pop(other))
     key = (folder, name, os.getpid(), os.path.realpath("."), *sys.path)
     found = _SERVERS.get(key)
+    if found is not None and not found.alive:
+        _end(found)
     if found is None or not found.alive:
         found = _SERVERS[key] = Server(name, folder)
     return found
+
+
+def _end(server: Server) -> None:
+    """End a server, and the process of it that answers questions."""
+    server.end()
+    if (asked := _QUESTIONS.pop(server, None)) is not None:
+        asked.close()
 
 
 def started(
@@ -60,13 +68,8 @@ def started(
 
 def end_processes() -> None:
     """End the processes of this one that run a user's code."""
-    for server in _SERVERS.values():
-        server.end()
-    _SERVERS.clear()
-    for asked in _QUESTIONS.values():
-        asked.process.end()
-        asked.close()
-    _QUESTIONS.clear()
+    while _SERVERS:
+        _end(_SERVERS.popitem()[1])
 
 
 atexit.register(end_processes)
@@ -92,7 +95,8 @@ class _Questions:
         try:
             self.process = started(name, self._output, self.show, trains=False)
         except BaseException:
-            self.close()
+            self.show()
+            self._output.close()
             raise
 
     def show(self) -> None:
@@ -104,7 +108,8 @@ class _Questions:
             sys.stderr.flush()
 
     def close(self) -> None:
-        """Show what is left; the process has ended."""
+        """End the process, and show what is left."""
+        self.process.end()
         self.show()
         self._output.close()
 
@@ -156,7 +161,8 @@ class GuardedFunction(OwnTrainable):
     """A training function of the user's; what it is called with and what it returns cross a border."""
 
     def __init__(self, name: str) -> None:
-        self.name = name
+        self.name, self._sizes = name, KnownSizes()
+        self._costs: frozenset[str] = frozenset()  # of the first configuration that was measured
 
     check = _asking("check")
     describe = _asking("describe")  # what a new study file needs to know of the function: `Described`
@@ -198,12 +204,6 @@ class GuardedFunction(OwnTrainable):
 
     def metrics(self, task: TaskConfig, facts: DatasetFacts) -> None:
         """Return None: only its reports tell what a function measures."""
-
-    _costs: frozenset[str] = frozenset()  # of the first configuration that was measured
-
-    @cached_property
-    def _sizes(self) -> KnownSizes:
-        return KnownSizes()
 
     def measure(self, settings: Sequence[TrainableSettings], facts: DatasetFacts) -> Sequence[Size | NoSize]:
         """Return what `size(config)` says of each configuration, empty sizes without such a function.

@@ -37,7 +37,10 @@ class Inside:
 
     def train(self, config: TrialConfig, threads: int, files: Place, context: Mapping[str, Any]) -> None:
         """Train the one seed of `config`; what is asked and answered meanwhile is in `functions.seed_messages`."""
-        self._use(threads)
+        keep_freed_memory()
+        os.environ["OMP_NUM_THREADS"] = str(threads)  # for what is imported later
+        if torch := sys.modules.get("torch"):
+            torch.set_num_threads(threads)
         place: TrialContext = {**context, "pause": self._is_paused}  # type: ignore[typeddict-item]
         if isinstance(self._trainable, Command):
             CommandSeed(self._trainable, config, place, self._line).serve()
@@ -45,13 +48,6 @@ class Inside:
         from ablate.functions.seed import Seed
 
         Seed(self._trainable.function, config, place, files, self._line).serve()
-
-    @staticmethod
-    def _use(threads: int) -> None:
-        keep_freed_memory()
-        os.environ["OMP_NUM_THREADS"] = str(threads)  # for what is imported later
-        if torch := sys.modules.get("torch"):
-            torch.set_num_threads(threads)
 
     def _is_paused(self) -> bool:
         return self._paused[0] == 1

@@ -26,7 +26,7 @@ from ablate.functions.border.told import Told, crash_place
 from ablate.functions.code.folder import CodeFolder
 from ablate.functions.launchers import FIXED, own_environment
 from ablate.functions.output import Output
-from ablate.functions.processes import end_all
+from ablate.functions.processes import end_all, signal_name
 
 ASK_SECONDS = 0.1  # between two looks at whether the trial is to pause
 TAIL_BYTES = 2**13  # of the output that is searched for the place of a crash
@@ -216,9 +216,8 @@ def _told_death(code: int | None, output: Output | None) -> tuple[str, Literal["
         unseen = "called exit in C, was replaced by another program (exec), or closed all files"
         how = f"called os._exit({code})" if place else unseen
         return f"{place}its process ended with exit code {code}: the code {how}", "trial"
-    name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
     why = ", which the kernel sends where memory is short" if -code == signal.SIGKILL else ""
-    return f"{place}its process was ended by {name}{why}", "died"
+    return f"{place}its process was ended by {signal_name(-code)}{why}", "died"
 
 
 def error_of(told: Told) -> AblateError | MemoryError:

@@ -12,7 +12,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from ablate.base.ending import COMMAND_SECONDS, STOP_SECONDS
-from ablate.base.errors import AblateError, PausedError, TrialError
+from ablate.base.errors import AblateError, PausedError
 from ablate.base.files import SEED_STATE
 from ablate.base.sample_files import SampleValues
 from ablate.core.objectives import mean
@@ -154,7 +154,7 @@ class _Trial:
             seed.epoch = seed.restored.epoch if seed.restored else 0
             seed.metrics = seed.restored.stored.metrics if seed.restored else None
             behind += [seed] * (seed.epoch < newest.epoch)
-        stored = {seed.number: _known(seed).stored for seed in self._seeds if seed not in behind}
+        stored = {s.number: s.restored.stored for s in self._seeds if s.restored is not None and s not in behind}
         for seed in behind:
             while seed.epoch < newest.epoch:
                 self._advance([seed])
@@ -280,12 +280,6 @@ class _Trial:
 
     def _receive(self, seed: _Seed) -> Any:
         return seed.receive(pause=self._context["pause"], watch=self._output.trim)
-
-
-def _known(seed: _Seed) -> Restored:
-    if seed.restored is None:
-        raise TrialError(f"seed {seed.number} has no whole checkpoint")
-    return seed.restored
 
 
 def _moved_text(names: Sequence[str]) -> str:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils import _pytree as pytree
 
 from ablate.base.errors import TrialError
+from ablate.functions.keeping import unchanged_randomness
 
 VALUES = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -30,7 +28,7 @@ class Leaf:
     dtype: torch.dtype
 
 
-def mapped(value: Any, change: Callable[[Any], Any], other: Callable[[Any], Any]) -> Any:
+def mapped(value: Any, change: Callable[[Any], Any], other: Callable[[Any], Any] = lambda found: found) -> Any:
     """Return a structure like `value`: tensors and leaves are changed by `change`, objects of other types by `other`.
 
     Structures are those of torch's pytrees (lists, tuples, dictionaries, and what a library has registered), subclasses
@@ -62,7 +60,7 @@ def tensors_in(value: Any) -> list[Any]:
         found.append(tensor)
         return tensor
 
-    mapped(value, note, lambda other: other)
+    mapped(value, note)
     return found
 
 
@@ -84,7 +82,7 @@ def learnt_form(part: nn.Module, given: Any, *, dtype: torch.dtype, training: bo
     args, kwargs = mapped(given, own, _copied)
     device = tensors[0].device
     made = _copy_of(part).to(device=device, dtype=dtype).train(training and not transformed)
-    with torch.no_grad(), _unchanged_randomness(device):
+    with torch.no_grad(), unchanged_randomness():
         output = made(*args, **kwargs)
     return mapped(output, lambda tensor: Leaf(shape=tensor.shape, dtype=tensor.dtype), _refused)
 
@@ -112,16 +110,3 @@ def _copy_of(part: nn.Module) -> nn.Module:
         for name in HOOKS:
             getattr(module, name).clear()
     return made
-
-
-@contextmanager
-def _unchanged_randomness(device: torch.device) -> Iterator[None]:
-    """Restore the global generators of Python, NumPy, torch and the device."""
-    before = random.getstate(), np.random.get_state()
-    on_cpu = device.type in ("cpu", "meta")
-    with torch.random.fork_rng(devices=[] if on_cpu else [device], device_type="cuda" if on_cpu else device.type):
-        try:
-            yield
-        finally:
-            random.setstate(before[0])
-            np.random.set_state(before[1])

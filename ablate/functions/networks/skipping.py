@@ -82,12 +82,12 @@ class Skip(nn.Module):
             learn = torch.compiler.disable(learn)  # type: ignore[no-untyped-call]
         form = learn(args, kwargs)
         if self._action == "zero":
-            return mapped(form, lambda leaf: x.new_zeros(leaf.shape, dtype=leaf.dtype), _same)
+            return mapped(form, lambda leaf: x.new_zeros(leaf.shape, dtype=leaf.dtype))
         leaves = tensors_in(form)
         if not leaves or leaves[0].shape != x.shape:
             after = f"the output is {list(leaves[0].shape)}" if leaves else "the output has no tensor"
             raise TrialError(f"{self._said} its input is {list(x.shape)}, {after}: use zero, or a part of your own")
-        return mapped(form, lambda leaf: x if leaf is leaves[0] else x.new_zeros(leaf.shape, dtype=leaf.dtype), _same)
+        return mapped(form, lambda leaf: x if leaf is leaves[0] else x.new_zeros(leaf.shape, dtype=leaf.dtype))
 
     @property
     def _said(self) -> str:
@@ -109,10 +109,6 @@ class Skip(nn.Module):
                 raise TrialError(f"{self._said} one call of the part, to learn its output, failed: {reason}") from error
             self._forms[key] = form
         return self._forms[key]
-
-
-def _same(value: Any) -> Any:
-    return value
 
 
 def _autocast() -> tuple[bool, bool]:

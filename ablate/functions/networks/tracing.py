@@ -37,7 +37,7 @@ def traced(network: nn.Module, *, end: BaseException | None = None) -> Iterator[
     def begin(module: nn.Module, args: Any, kwargs: Any) -> Any:
         trace.given = args, kwargs
         if any(value.is_meta for value in module.parameters()):
-            trace.given = mapped(trace.given, lambda tensor: tensor.to("meta"), lambda other: other)
+            trace.given = mapped(trace.given, lambda tensor: tensor.to("meta"))
         return trace.given
 
     def note(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:

@@ -11,12 +11,11 @@ import pytest
 
 from ablate.api import load_study
 from ablate.base.errors import TrialError
-from ablate.core.registry import read_task
-from ablate.core.trial import Report, TrialConfig, TrialKey
+from ablate.core.trial import Report, TrialConfig
 from ablate.functions.border.guarded import GuardedFunction, end_processes
 from ablate.functions.border.trial import train
-from ablate.functions.function_settings import FunctionSettings
 from support import planted_state
+from support.commanded import own_trial
 from support.commands import LOCAL, run
 from support.forked import fresh
 
@@ -25,15 +24,7 @@ CONTEXT: Any = {"data_dir": None, "device": "cpu", "attempt": 1, "pause": lambda
 
 
 def trial(way: str, seeds: tuple[int, ...]) -> TrialConfig:
-    return TrialConfig(
-        key=TrialKey(study="s", dataset="data", number=0),
-        stage="search",
-        settings=FunctionSettings(config={"way": way}, epochs=3),
-        task=read_task({"task": "data"}),
-        trainable=PLANTED,
-        seeds=seeds,
-        study_seed=3,
-    )
+    return own_trial(PLANTED, {"way": way}, epochs=3, seeds=seeds, study_seed=3)
 
 
 def seed_one(way: str, seeds: tuple[int, ...], reports: Iterator[Report]) -> list[Any]:
