@@ -318,7 +318,7 @@ def _not_of_the_task(path: YamlPath, value: object, line: int | None, data: Any)
         return Fault(
             path=dotted(path), value=value, rule=f"task {task} does not have this setting.", hint=hint, line=line
         )
-    return Fault(path=dotted(path), value=None, rule="this key is not known.", hint=hint, line=line)
+    return Fault(path=dotted(path), rule="this key is not known.", hint=hint, line=line)
 
 
 def _known_keys(path: YamlPath, data: Any) -> list[str]:

@@ -21,7 +21,8 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from ablate.core.config import FROZEN
-from ablate.study.space import Choices, FloatRange, IntRange, Range, Scalar, refuse_null
+from ablate.study.space import Choices, FloatRange, IntRange, Range
+from ablate.study.values import Scalar, refuse_null
 
 RANGE_KEYS = ("float", "int", "choices")
 RANGE_OPTIONS = ("log", "step", "when")
