@@ -29,14 +29,7 @@ REFUSALS = ("NO_SUCH_BUCKET", "ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATU
 PROBE_BYTES = 2**16  # a full disk often still accepts an empty file
 FILES_ONLY = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)  # of fsync on a folder: CIFS, VirtualBox, some of FUSE
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW  # fails if the path exists, even as a link
-STUDY_FOLDERS = (
-    "checkpoints",
-    "code",
-    "maps",
-    "models",
-    "report",
-    "wandb",
-)  # in a study's home
+STUDY_FOLDERS = ("checkpoints", "code", "maps", "models", "report", "wandb")  # in a study's home
 SEED_FOLDER = "seed-"  # and the seed: the folder of files that the user's code keeps, in a trial's checkpoint folder
 SEED_STATE = "state-"  # and the seed: the folder of its checkpoints, in that of the trial
 

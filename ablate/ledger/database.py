@@ -54,9 +54,7 @@ NO_ROOM = {errno.ENOSPC, errno.EDQUOT}  # no space or no inodes left, for anyone
 NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
-POSTGRES_ADVICE = {
-    "42501": "its user lacks a right here; tables are made after GRANT CREATE ON SCHEMA public TO it",
-}
+POSTGRES_ADVICE = {"42501": "its user lacks a right here; tables are made after GRANT CREATE ON SCHEMA public TO it"}
 
 
 class Database:

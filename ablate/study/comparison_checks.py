@@ -7,14 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from ablate.base.errors import Fault, did_you_mean
 from ablate.core.config import leaves
-from ablate.core.objectives import (
-    COST_METRICS,
-    is_higher_better,
-    is_share,
-    on_test,
-    on_validation,
-    unknown_direction,
-)
+from ablate.core.objectives import COST_METRICS, is_higher_better, is_share, on_test, on_validation, unknown_direction
 from ablate.study.comparison_sections import Compare, Tune
 from ablate.study.design import PLACEBO
 from ablate.study.design import faults as design_faults

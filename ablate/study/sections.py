@@ -19,13 +19,7 @@ from pydantic import (
 
 from ablate.base.plain_text import NAME_RULE, is_name, metric_name_fault
 from ablate.core.config import FROZEN, LARGEST, NUMBER, Positive, Seeds, TrainableSettings
-from ablate.core.objectives import (
-    COST_METRICS,
-    cost_name_fault,
-    is_higher_better,
-    on_validation,
-    unknown_direction,
-)
+from ablate.core.objectives import COST_METRICS, cost_name_fault, is_higher_better, on_validation, unknown_direction
 from ablate.core.registry import COMMAND_PREFIX
 from ablate.study.patterns import compile_pattern, named_pattern
 from ablate.study.ranges import section_fields, settings

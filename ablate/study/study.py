@@ -18,14 +18,7 @@ from ablate.study.comparison_sections import Compare, Level, Part, Tune, Variant
 from ablate.study.design import PLACEBO, REMOVED, TWIN, Arm, Factor, arm_name, arms, merge_settings, without
 from ablate.study.keys import OWN_DATA, StudyKeys
 from ablate.study.ranges import is_range, narrowed, nested
-from ablate.study.sections import (
-    DatasetSettings,
-    Name,
-    Objective,
-    command_of,
-    trainable_name,
-    with_sections,
-)
+from ablate.study.sections import DatasetSettings, Name, Objective, command_of, trainable_name, with_sections
 from ablate.study.space import Choices, Range, Space, order_by_condition
 
 VARIANT = "variant"

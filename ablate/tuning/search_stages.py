@@ -8,15 +8,7 @@ from ablate.core.trial import TrialState
 from ablate.ledger import NewEvent, NewTrial
 from ablate.ledger.requests import JUDGED
 from ablate.tuning.dataset_search import DatasetSearch
-from ablate.tuning.recorded import (
-    FROZEN,
-    HOURS_UP,
-    TIME_UP,
-    has_trials_left,
-    hours_spent,
-    is_over,
-    is_time_up,
-)
+from ablate.tuning.recorded import FROZEN, HOURS_UP, TIME_UP, has_trials_left, hours_spent, is_over, is_time_up
 from ablate.tuning.search_view import SearchView
 from ablate.tuning.state.trial_progress import DRIVER_STARTED, TrialProgress
 from ablate.tuning.state.trial_queue import TrialQueue

@@ -97,11 +97,7 @@ class Suggester:
     @cached_property
     def _costs(self) -> KnownCosts:
         return KnownCosts(
-            study=self.study,
-            dataset=self.dataset,
-            dimensions=self.dimensions,
-            measure=self.measure,
-            facts=self.facts,
+            study=self.study, dataset=self.dataset, dimensions=self.dimensions, measure=self.measure, facts=self.facts
         )
 
     def left(self) -> Mapping[int, Mapping[str, Any]]:
@@ -265,9 +261,7 @@ class Suggester:
             good=None if self.history.bounded is None else self.history.bounded.good,
             further=0 if fixed else self._further_at_once(),
             known=self._costs.before(
-                accepts=lambda inner: isinstance(self._judge(number, inner), NewTrial),
-                fixed=fixed,
-                curves=self.curves,
+                accepts=lambda inner: isinstance(self._judge(number, inner), NewTrial), fixed=fixed, curves=self.curves
             ),
         )
         build = SAMPLERS.load(name)
