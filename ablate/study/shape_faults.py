@@ -141,7 +141,7 @@ def _types_in(annotation: Any) -> Iterator[type[BaseModel]]:
 
 def _places(lines: Mapping[Path, int]) -> dict[str, int]:
     """Return the line of every dotted path, the first where several are alike."""
-    return {dotted(path): line for path, line in reversed(lines.items())}
+    return {dotted(path): line for path, line in reversed([*lines.items()])}
 
 
 def _place(dotted: str, places: Mapping[str, int]) -> int | None:
