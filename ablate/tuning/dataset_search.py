@@ -18,7 +18,7 @@ from ablate.tuning.sampling.suggester import Suggester
 from ablate.tuning.sampling.twins import Measure
 from ablate.tuning.stages.confirmation import FrontMember, confirmation_trials, evaluations, shuffle
 from ablate.tuning.stages.row_tuning import RowTuning
-from ablate.tuning.state.trial_progress import ReportSummary, TrialProgress, metric_of
+from ablate.tuning.state.trial_progress import ReportSummary, TrialProgress, further, metric_of
 from ablate.tuning.stopping.rungs import RungReport, Rungs
 from ablate.tuning.warm_start import WARM_START
 
@@ -132,8 +132,8 @@ class DatasetSearch(RecordedSearch):
             return self._run_of(*self.campaign.wanted()[0])
         if self.tuning is not None:
             return self.tuning.next_trial(self.next_number, self.tuned_rows())
-        if (further := next(iter(self._seeds_asked_for().items()), None)) is not None:
-            return self._further(*further)
+        for number, seeds in self._seeds_asked_for().items():
+            return self._further(number, seeds)
         self._hear()
         return self.suggester.suggest(self.next_number)
 
@@ -240,18 +240,15 @@ class DatasetSearch(RecordedSearch):
 
         Confirmations are in the order of `shuffle`, evaluations of a comparison in the order of its trials.
         """
+        first, facts = self.next_number, self.suggester.facts()
         if self.study.compare is not None:
-            return evaluations(list(self.trials.values()), self.suggester.facts())
+            return evaluations(list(self.trials.values()), facts, first)
         of_now = self.study.trainable  # a command may have got the test metric after its search
-        pairs = [(replace(config, trainable=of_now), seeds) for config, seeds in self.unconfirmed()]
-        wanted = shuffle(self.study, self.dataset, pairs)
-        return confirmation_trials(list(self.trials.values()), wanted, self.suggester.facts()) if wanted else []
+        wanted = shuffle(self.study, self.dataset, self.unconfirmed())
+        return confirmation_trials(wanted, facts, first, trainable=of_now)
 
     def _further(self, number: int, seeds: tuple[int, ...]) -> NewTrial:
-        first = self.trials[number]
-        key = replace(first.key, number=self.next_number)
-        config = replace(first.config, key=key, seeds=seeds, source=first.number)
-        return NewTrial(config=config, size=first.size, facts=self.suggester.facts())
+        return further(self.trials[number], self.next_number, self.suggester.facts(), seeds=seeds, source=number)
 
     def _run_of(self, arm: Arm, place: int) -> NewTrial:
         """Return the next run of an arm of a campaign."""
@@ -271,11 +268,10 @@ class DatasetSearch(RecordedSearch):
         first, last, asked = self.campaign.arms[0], self.campaign.champion, self.campaign.asked.close
         if first is last:
             return []
-        sources = [next(iter(arm.runs.values())).config for arm in (first, last)]
-        wanted = [(c, (CONFIRM_SEED_BASE + i,)) for i in range(asked.replicates) for c in sources]
-        found = confirmation_trials(list(self.trials.values()), wanted, self.suggester.facts())
+        sources = [next(iter(arm.runs.values())) for arm in (first, last)]
+        wanted = [(run, (CONFIRM_SEED_BASE + i,)) for i in range(asked.replicates) for run in sources]
         stage: Stage = "confirm" if asked.test else "search"
-        return [replace(new, config=replace(new.config, stage=stage)) for new in found]
+        return confirmation_trials(wanted, self.suggester.facts(), self.next_number, stage=stage)
 
     def _sight(self, trial: TrialProgress, step: ReportSummary) -> RungReport:
         values = [

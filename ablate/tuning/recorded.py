@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ablate.core.trial import CONFIRM_SEED_BASE, TrialConfig, TrialState
+from ablate.core.trial import CONFIRM_SEED_BASE, TrialState
 from ablate.ledger import EventRecord, Snapshot, TrialRecord
 from ablate.tuning.stages.confirmation import FrontMember, find_missing_seeds, find_untested, front, spread
 from ablate.tuning.stages.tuned_rows import TunedRows
@@ -98,17 +98,14 @@ class RecordedSearch:
         """
         return trial.config.stage == "search" and trial.sampler_state.get("given", {}).get("start") == 0
 
-    def unconfirmed(self) -> list[tuple[TrialConfig, tuple[int, ...]]]:
+    def unconfirmed(self) -> list[tuple[TrialProgress, tuple[int, ...]]]:
         """Return (search trial, missing seeds) pairs: those already begun first, then the front's, then the user's."""
         assert self.study.confirm is not None
         begun = [trial for trial in self.trials.values() if trial.config.stage == "confirm"]
         chosen = [member.config.key.number for member in spread(self.study, self.front(), self.study.confirm.top)]
         chosen += [t.number for t in self.search_trials() if self.is_users(t) and t.state is TrialState.COMPLETE]
         seeds = [CONFIRM_SEED_BASE + i for i in range(self.study.confirm.replicates)]
-        return [
-            (self.trials[number].config, missing)
-            for number, missing in find_missing_seeds(seeds, begun, chosen).items()
-        ]
+        return [(self.trials[n], missing) for n, missing in find_missing_seeds(seeds, begun, chosen).items()]
 
     @property
     def frozen(self) -> bool:

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import optuna
+from optuna.distributions import FloatDistribution
 from optuna.samplers import BaseSampler, RandomSampler
 from pydantic import ValidationError
 
@@ -239,7 +240,8 @@ class Suggester:
             for name, spec in self.dimensions.space.ranges.items():
                 if self.dimensions.space.is_active(name, values):
                     own = self.dimensions.distributions[name]
-                    inner[name] = fixed[name] if name in fixed else _to_suggestion(trial, name, own)
+                    found = fixed[name] if name in fixed else trial._suggest(name, own)
+                    inner[name] = found if isinstance(own, FloatDistribution) else int(found)
                     values[name] = decode(spec, inner[name])
         finally:
             trial_attrs, study_attrs = self.history.drop()
@@ -342,14 +344,3 @@ class Suggester:
         if self.study.compare is None:
             settings = settings.effective(self.facts())
         return f"{variant}\n{settings.model_dump_json()}"
-
-
-def _to_suggestion(trial: optuna.Trial, name: str, distribution: optuna.distributions.BaseDistribution) -> Any:
-    if isinstance(distribution, optuna.distributions.CategoricalDistribution):
-        return int(trial.suggest_categorical(name, distribution.choices))  # type: ignore[arg-type]
-    if isinstance(distribution, optuna.distributions.IntDistribution):
-        return trial.suggest_int(
-            name, distribution.low, distribution.high, step=distribution.step, log=distribution.log
-        )
-    assert isinstance(distribution, optuna.distributions.FloatDistribution)
-    return trial.suggest_float(name, distribution.low, distribution.high, log=distribution.log)
