@@ -278,11 +278,9 @@ class DiskFolder:
         self._sync()
 
     def remove(self, name: str) -> None:
-        """Remove a file if it is there."""
         (self.path / name).unlink(missing_ok=True)
 
     def sweep(self, chosen: Callable[[str], bool]) -> None:
-        """Remove the partial files that killed writers left, for file names that are `chosen`."""
         for fragment in self.path.glob("*.tmp"):
             name, _, _ = fragment.name.removesuffix(".tmp").rpartition(".")
             if chosen(name):
@@ -307,28 +305,22 @@ class StoreFolder:
         self.files, self.path = files, path
 
     def names(self) -> list[str]:
-        """Return the sorted names of its files."""
         from pyarrow.fs import FileSelector, FileType
 
         found = self.files.get_file_info(FileSelector(self.path, allow_not_found=True))
         return sorted(info.base_name for info in found if info.type == FileType.File)
 
     def read(self, name: str) -> bytes:
-        """Return a file's content."""
         with self.files.open_input_file(f"{self.path}/{name}") as file:
             return bytes(file.read())
 
     def write(self, name: str, content: bytes) -> None:
-        """Upload a file."""
         with self.files.open_output_stream(f"{self.path}/{name}") as file:
             file.write(content)
 
     def remove(self, name: str) -> None:
-        """Remove a file if it is there."""
-        try:
+        with suppress(FileNotFoundError):
             self.files.delete_file(f"{self.path}/{name}")
-        except FileNotFoundError:
-            return
 
     def sweep(self, chosen: Callable[[str], bool]) -> None:
         """Do nothing: a store holds no partial files."""

@@ -6,16 +6,7 @@ import json
 import re
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, cast
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationInfo,
-    create_model,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationInfo, create_model, model_validator
 
 from ablate.base.plain_text import NAME_RULE, is_name, metric_name_fault
 from ablate.core.config import FROZEN, LARGEST, NUMBER, Positive, Seeds, TrainableSettings
@@ -335,10 +326,8 @@ class Constraint(Section):
     bound: float
 
 
-class Start(Section):
+class Start(Section, extra="allow"):
     """A configuration that is tried first: values of searched settings by dotted name. The sampler chooses the rest."""
-
-    model_config = ConfigDict(extra="allow")
 
     datasets: Names | None = None
     """Data sets on which it is tried. Default: all."""

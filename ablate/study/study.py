@@ -11,9 +11,9 @@ from typing import Any, ClassVar, Self
 from pydantic import ModelWrapValidatorHandler, PrivateAttr, model_validator
 
 from ablate.core.config import TaskConfig, TrainableSettings
-from ablate.core.objectives import SIZE_METRICS, BestReport, is_higher_better, on_test, on_validation
+from ablate.core.objectives import SIZE_METRICS, is_higher_better, on_test, on_validation
 from ablate.core.registry import COMMAND_PREFIX, FAMILY, TRAINABLES, trainable_settings
-from ablate.core.trial import PLACEBO_SEED_BASE
+from ablate.core.trial import PLACEBO_SEED_BASE, BestReport
 from ablate.study.comparison_sections import Compare, Level, Part, Tune, Variant
 from ablate.study.design import PLACEBO, REMOVED, TWIN, Arm, Factor, arm_name, arms, merge_settings, without
 from ablate.study.keys import OWN_DATA, StudyKeys

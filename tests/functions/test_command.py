@@ -14,10 +14,9 @@ import polars as pl
 import pytest
 
 from ablate.base.errors import PausedError, RequestError, StudyFileError, TrialError
-from ablate.core.objectives import BestReport
 from ablate.core.registry import read_task
 from ablate.core.trainable import load_trainable
-from ablate.core.trial import Report, TrialConfig, TrialKey
+from ablate.core.trial import BestReport, Report, TrialConfig, TrialKey
 from ablate.functions.code.changes import source_files
 from ablate.functions.function_settings import FunctionSettings
 from ablate.ledger import Ledger

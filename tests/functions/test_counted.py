@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from ablate.core.objectives import BestReport
 from ablate.core.registry import read_task
-from ablate.core.trial import Report, TrialConfig, TrialKey, seed_place
+from ablate.core.trial import BestReport, Report, TrialConfig, TrialKey, seed_place
 from ablate.engine.training import checkpoint
 from ablate.functions.function import Function
 from ablate.functions.function_settings import FunctionSettings

@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from ablate.base.errors import PausedError
-from ablate.core.objectives import BestReport
 from ablate.core.registry import read_task
-from ablate.core.trial import Report, TrialConfig, TrialKey
+from ablate.core.trial import BestReport, Report, TrialConfig, TrialKey
 from ablate.functions.function import Function
 from ablate.functions.function_settings import FunctionSettings
 from support.forked import trained

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ablate.core.config import DatasetFacts, Size
-from ablate.core.objectives import means, with_test
-from ablate.core.trial import Decision, Report, TrialConfig, TrialKey, TrialState
+from ablate.core.objectives import means
+from ablate.core.trial import Decision, Report, TrialConfig, TrialKey, TrialState, with_test
 from ablate.ledger import EventRecord, NewTrial, ReportRecord, TrialRecord
 
 DRIVER_STARTED = "driver_started"
