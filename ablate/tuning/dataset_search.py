@@ -36,7 +36,7 @@ class DatasetSearch(RecordedSearch):
     suggester: Suggester
     rungs: Rungs
     tuning: RowTuning | None = None
-    setbacks: dict[int, list[tuple[str, int | None]]] = field(default_factory=dict)
+    setbacks: dict[int, list[tuple[str, int]]] = field(default_factory=dict)
     started: set[int] = field(default_factory=set)  # places in `start` of the file that were suggested or refused
     _front: tuple[FrontMember, ...] | None = None  # until a trial ends
     _told: int = 0  # number of search trials whose result the sampler of a deterministic study has received
@@ -79,8 +79,7 @@ class DatasetSearch(RecordedSearch):
         """Apply one event."""
         super().mark(kind, payload)
         if kind in (RETRIED, RESUMED):
-            setback = (kind, payload.get("epoch"))  # older events have no epoch: they count at every epoch
-            self.setbacks.setdefault(payload["trial"], []).append(setback)
+            self.setbacks.setdefault(payload["trial"], []).append((kind, payload["epoch"]))
         elif kind == ANSWERED and payload.get("start") is not None:
             self.started.add(payload["start"])
         elif kind == ANSWERED and payload.get("command") == RETRY and "refused" not in payload:
@@ -101,8 +100,7 @@ class DatasetSearch(RecordedSearch):
 
     def times(self, kind: str, number: int) -> int:
         """Return how often a trial was RETRIED after a failure, or RESUMED by a next driver, at its current epoch."""
-        counted = ((kind, self.trials[number].epoch), (kind, None))
-        return sum(setback in counted for setback in self.setbacks.get(number, ()))
+        return self.setbacks.get(number, []).count((kind, self.trials[number].epoch))
 
     @property
     def next_number(self) -> int:

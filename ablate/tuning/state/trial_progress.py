@@ -152,7 +152,6 @@ def metric_of(name: str, *, means: Mapping[str, float], size: Size, wall_seconds
     return wall_seconds if name == "wall_seconds" else means.get(name, math.nan)
 
 
-def loss_matrix(rows: Iterable[tuple[float, ...]] | NDArray[np.float64], width: int) -> NDArray[np.float64]:
+def loss_matrix(rows: Iterable[tuple[float, ...]], width: int) -> NDArray[np.float64]:
     """Return losses as an array [n, m]; infinities become 1e300 or -1e300."""
-    found = rows if isinstance(rows, np.ndarray) else np.array(list(rows), dtype=np.float64)
-    return np.clip(found.reshape(-1, width), -1e300, 1e300)
+    return np.clip(np.array(list(rows), dtype=np.float64).reshape(-1, width), -1e300, 1e300)
