@@ -247,7 +247,7 @@ def _repeated(study: Study, path: str, name: str) -> Fault:
 
 def _combination_faults(study: Study, dataset: str) -> Iterator[Fault]:
     """Try combinations of a data set's finite architecture axes (see `_tried`); report one per reason."""
-    seen: set[str] = set()
+    seen, names = set[str](), [row.name for row in study.rows]
     for values in _tried(architectures(study, study.space_for(dataset))):
         try:
             study.settings_of(dataset, values)
@@ -255,8 +255,9 @@ def _combination_faults(study: Study, dataset: str) -> Iterator[Fault]:
             for reason in _reasons(error):
                 if reason not in seen:
                     seen.add(reason)
-                    hint = _combined(study, values) or _way(values)
-                    yield Fault(path=_blame(study, values), rule=f"impossible: {reason}.", hint=hint)
+                    row = names.index(values[VARIANT]) if VARIANT in values else None
+                    path = "model" if row is None else _place(study, row)
+                    yield Fault(path=path, rule=f"impossible: {reason}.", hint=_way(study, row, values))
 
 
 def _tried(space: Space) -> Iterator[dict[str, Any]]:
@@ -293,11 +294,6 @@ def _reasons(error: ValueError) -> list[str]:
     return found
 
 
-def _blame(study: Study, values: Mapping[str, Any]) -> str:
-    rows = [row.name for row in study.rows]
-    return _place(study, rows.index(values[VARIANT])) if VARIANT in values else "model"
-
-
 def _place(study: Study, row: int) -> str:
     """Return the place of row number `row` in the file; of a combination of parts that of the last one."""
     own = len(study.arms) if study.parts else len(study.variants)
@@ -311,16 +307,10 @@ def _place(study: Study, row: int) -> str:
     return f"parts.{name}" if level == REMOVED else f"parts.{name}.levels.{level}"
 
 
-def _combined(study: Study, values: Mapping[str, Any]) -> str:
-    """Return which row of the design combines several parts that each alone are possible, or an empty text."""
-    rows = [row.name for row in study.rows]
-    index = rows.index(values[VARIANT]) if VARIANT in values else len(rows)
-    if index >= len(study.arms) or len(study.arms[index]) < 2:
-        return ""
-    return f"The design has this network as {values[VARIANT]}; leave-one-out combines no parts."
-
-
-def _way(values: Mapping[str, Any]) -> str:
+def _way(study: Study, row: int | None, values: Mapping[str, Any]) -> str:
+    """Return what to write in place of an impossible combination, or an empty text."""
+    if row is not None and row < len(study.arms) and len(study.arms[row]) > 1:  # parts that each alone are possible
+        return f"The design has this network as {values[VARIANT]}; leave-one-out combines no parts."
     if set(values) <= {VARIANT}:
         return ""
     return (

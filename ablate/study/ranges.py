@@ -79,10 +79,6 @@ def _samples(spec: Range) -> tuple[Scalar, ...]:
     return spec.bounds
 
 
-def _plain(info: FieldInfo) -> Any:
-    return Annotated[info.annotation, *info.metadata] if info.metadata else info.annotation
-
-
 def section_fields(settings: type[BaseModel], text: str = "") -> dict[str, tuple[Any, Any]]:
     """Return type and default of each section that `settings` gives a study file, as for pydantic's `create_model`.
 
@@ -96,7 +92,7 @@ def _searched_field(info: FieldInfo, text: str = "") -> tuple[Any, Any]:
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         space = space_of(kind)
         return space, Field(default=space(), description=text or info.description)
-    annotation = searchable(_plain(info))
+    annotation = searchable(Annotated[kind, *info.metadata] if info.metadata else kind)
     if get_origin(kind) is dict:  # names that are not known here, each of which may be a range
         annotation = dict[get_args(kind)[0], searchable(Annotated[Any, AfterValidator(_plain_value)])]  # type: ignore[misc]
     return annotation, Field(default=default, description=text or info.description)

@@ -11,7 +11,7 @@ from ablate.base.errors import LedgerError
 from ablate.core.config import DatasetFacts
 from ablate.core.objectives import losses
 from ablate.core.trial import CONFIRM_SEED_BASE, PLACE, Decision, Stage
-from ablate.ledger import EventRecord, NewTrial, TrialRecord
+from ablate.ledger import NewTrial, Snapshot
 from ablate.ledger.requests import ANSWERED, RETRY
 from ablate.tuning.recorded import RecordedSearch
 from ablate.tuning.sampling.suggester import Suggester
@@ -57,14 +57,13 @@ class DatasetSearch(RecordedSearch):
         rungs = Rungs.of(study, suggester.curves)
         return DatasetSearch(study=study, dataset=dataset, suggester=suggester, rungs=rungs, tuning=tuning)
 
-    def restore(
-        self, records: Sequence[TrialRecord], steps: Sequence[ReportSummary], events: Sequence[EventRecord]
-    ) -> None:
-        """Load the ledger's records: trials ordered by number, reports and events in commit order."""
-        super().restore(records, steps, events)
-        for step in steps:
-            trial = self.trials[step.key.number]
-            if trial.config.stage == "search" and not (step.final or step.diverged):
+    def restore(self, found: Snapshot, taken: Sequence[ReportSummary]) -> None:
+        """Load what the ledger has of the data set, and tell scheduler and sampler."""
+        super().restore(found, taken)
+        for step in taken:
+            if step.key.dataset != self.dataset or step.final or step.diverged:
+                continue
+            if (trial := self.trials[step.key.number]).config.stage == "search":
                 self.rungs.observe(self._sight(trial, step), shared=self.study.deterministic is None)
         for trial in self.search_trials():
             self.tell(trial)

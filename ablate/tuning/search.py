@@ -331,13 +331,9 @@ class Search(SearchStages):
         made = partial(DatasetSearch.of, self.study, measure=self._measure, facts_of=self._facts_of, only=self._only)
         self._subsearches = {name: made(name) for name in self.study.labels}
         taken = steps(found.reports, found.events)
-        for name, subsearch in self._subsearches.items():
-            subsearch.restore(
-                [t for t in found.trials if t.key.dataset == name],
-                [s for s in taken if s.key.dataset == name],
-                [n for n in found.events if n.dataset in (name, None)],
-            )
         searches = self._subsearches.values()
+        for subsearch in searches:
+            subsearch.restore(found, taken)
         waiting = [t for s in searches for t in s.trials.values() if not t.state.finished and s.asks_for(t)]
         order = list(self._subsearches)
         waiting.sort(key=lambda t: (t.number, order.index(t.key.dataset)))

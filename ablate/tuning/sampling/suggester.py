@@ -19,7 +19,7 @@ from ablate.base.randomness import stream
 from ablate.core.config import DatasetFacts, NoSize, TrainableSettings
 from ablate.core.objectives import constraint_text
 from ablate.core.registry import SAMPLERS
-from ablate.core.trial import PLACE, TrialConfig, TrialKey, TrialState
+from ablate.core.trial import TrialConfig, TrialKey, TrialState, place_of
 from ablate.ledger import NewTrial
 from ablate.study import VARIANT
 from ablate.tuning.sampling.bounded_history import BoundedHistory
@@ -56,7 +56,7 @@ class Suggester:
     _seen: set[str] = field(default_factory=set)
     _further: list[dict[str, Any]] = field(default_factory=list)  # suggested together with the last one
     _refused: dict[str, str] = field(default_factory=dict)
-    _passed: set[int] = field(default_factory=set)  # places of a design that have begun or were refused
+    _passed: set[int | None] = field(default_factory=set)  # places of a design that have begun or were refused
     _designed: Mapping[int, Mapping[str, Any]] | None = None
 
     @cached_property
@@ -123,12 +123,7 @@ class Suggester:
         self.history.put(told, None if known else trial.sampler_state.get("study"))
         if not known:
             self._seen.add(self._configuration(trial.config.variant, trial.config.settings))
-            self._pass(trial.sampler_state)
-
-    def _pass(self, state: Mapping[str, Any]) -> None:
-        place = state.get("trial", {}).get(PLACE)
-        if place is not None:
-            self._passed.add(place)
+            self._passed.add(place_of(trial.sampler_state))
 
     def check(self) -> None:
         """Raise RequestError if the study's sampler, its options or its twins cannot work on this space."""
@@ -149,7 +144,7 @@ class Suggester:
             verdict = self._judge(number, inner)
             if isinstance(verdict, NewTrial):
                 return replace(verdict, sampler_state={**state, "attempts": tried})
-            self._pass(state)
+            self._passed.add(place_of(state))
             if verdict is not None:
                 reasons[verdict] = reasons.get(verdict, 0) + 1
         if not self._seen and tried:
