@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from ablate.core.config import Positive, Seeds
 from ablate.study.design import REMOVED, Design
@@ -43,10 +43,9 @@ class Part(Sectioned):
         return source.model_dump(include=set(self.section_names), exclude_unset=True, by_alias=True)
 
 
-class Tune(Sectioned):
+class Tune(Sectioned, json_schema_extra={"patternProperties": {r"^[a-z_]+\.": {}}}):
     """Tune the same settings of every row of a comparison on its own, at the same budget, before the row is trained."""
 
-    model_config = ConfigDict(json_schema_extra={"patternProperties": {r"^[a-z_]+\.": {}}})
     section_text = "Ranges of the settings that are tuned."
 
     trials: Positive

@@ -87,7 +87,7 @@ def section_fields(settings: type[BaseModel], text: str = "") -> dict[str, tuple
     return {name: _searched_field(info, text) for name, info in settings.model_fields.items()}
 
 
-def _searched_field(info: FieldInfo, text: str = "") -> tuple[Any, Any]:
+def _searched_field(info: FieldInfo, text: str) -> tuple[Any, Any]:
     kind, default = info.annotation, info.get_default(call_default_factory=True)
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         space = space_of(kind)
@@ -119,9 +119,8 @@ class _Searched(BaseModel):
 @cache
 def space_of(config: type[BaseModel]) -> type[BaseModel]:
     """Return the model of a section of a study file in which every field of `config` may be a range."""
-    fields: dict[str, Any] = {name: _searched_field(info) for name, info in config.model_fields.items()}
-    name = config.__name__.removesuffix("Config") + "Space"
-    made = create_model(name, __base__=_Searched, __doc__=f"{config.__doc__} Each may be a range.", **fields)
+    name, fields = config.__name__.removesuffix("Config") + "Space", section_fields(config)
+    made = create_model(name, __base__=_Searched, __doc__=f"{config.__doc__} Each may be a range.", **fields)  # type: ignore[call-overload]
     made.stands_for = config
     return made
 
