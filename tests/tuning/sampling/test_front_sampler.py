@@ -341,11 +341,7 @@ def test_a_candidate_that_is_taken_counts_as_one_that_runs() -> None:
         model=Prediction(process, 0.3, 2.0), places=asked, mean=0.3 + 2.0 * mean, deviation=2.0 * deviation
     )
     pool = _Pool(
-        costs=known,
-        learned={1: learned},
-        front=np.empty((0, 2)),
-        reference=np.array([1.0, 5.0]),
-        chances=np.ones(40),
+        costs=known, learned={1: learned}, front=np.empty((0, 2)), reference=np.array([1.0, 5.0]), chances=np.ones(40)
     )
     for chosen in (7, 3, 19):
         pool.take(chosen)
