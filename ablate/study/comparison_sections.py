@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from ablate.core.config import Positive, Seeds
+from ablate.core.config import Frozen, Positive, Seeds
 from ablate.study.design import REMOVED, Design
 from ablate.study.ranges import nested
-from ablate.study.sections import ComparedMetric, Name, Names, RowName, Section, Sectioned, once
+from ablate.study.sections import ComparedMetric, Name, Names, RowName, Sectioned, once
 
 
 class Variant(Sectioned):
@@ -61,7 +61,7 @@ class Tune(Sectioned, json_schema_extra={"patternProperties": {r"^[a-z_]+\.": {}
         return nested(data, once=True) if isinstance(data, dict) else data
 
 
-class PublishedFigure(Section):
+class PublishedFigure(Frozen):
     """One published number."""
 
     value: float
@@ -85,7 +85,7 @@ def _listed(value: Any) -> Any:
     return (value,) if isinstance(value, str) else value
 
 
-class Twin(Section):
+class Twin(Frozen):
     """Which parts get a twin: the complete network, narrowed to the size of the one without the part."""
 
     parts: Names | None = None
@@ -101,7 +101,7 @@ def _twin(value: Any) -> Any:
     return {"parts": value} if isinstance(value, list) else value
 
 
-class Compare(Section):
+class Compare(Frozen):
     """A designed comparison: every variant, configuration, data set and seed in full, beside published numbers."""
 
     baseline: str

@@ -20,7 +20,7 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from ablate.core.config import FROZEN
+from ablate.core.config import Frozen
 from ablate.study.space import Choices, FloatRange, IntRange, Range
 from ablate.study.values import Scalar, refuse_null
 
@@ -111,8 +111,7 @@ def _plain_value(value: Any) -> Any:
     return value
 
 
-class _Searched(BaseModel):
-    model_config = FROZEN
+class _Searched(Frozen):
     stands_for: ClassVar[type[BaseModel] | None] = None  # whose docstrings describe the fields
 
 
