@@ -26,7 +26,10 @@ USED: Sections = {
     "Errors": {"ablate.base.errors": ()},
 }
 RECORDS: Sections = {
-    "Study": {"ablate.study": ("Study", "load_study", "parse_study", "read_study")},
+    "Study": {
+        "ablate.study.keys": ("StudyKeys",),
+        "ablate.study": ("Study", "load_study", "parse_study", "read_study"),
+    },
     "Trials and configurations": {"ablate.core.trial": (), "ablate.core.config": ()},
     "Ledger": {"ablate.ledger": ()},
     "Analysis": {

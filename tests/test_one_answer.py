@@ -226,7 +226,7 @@ def test_one_front_where_logarithms_cannot_tell_two_trials_apart(
         recorded = recorded_searches(world.study, snapshot)["digits"]
         assert [member.config.key.number for member in recorded.front()] == on_it
         assert [member.config.key.number for member in world.search.front("digits")] == on_it
-        assert sorted(config.key.number for config, _ in recorded.unconfirmed()) == on_it
+        assert sorted(trial.number for trial, _ in recorded.unconfirmed()) == on_it
 
 
 def test_one_answer_on_page_terminal_and_status(tmp_path: Path) -> None:

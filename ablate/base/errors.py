@@ -38,7 +38,7 @@ class Fault:
     """One fault in a study file: its place, the value found, and the rule that it breaks."""
 
     path: str
-    value: object
+    value: object = None
     rule: str
     line: int | None = None
     hint: str = ""

@@ -29,14 +29,7 @@ REFUSALS = ("NO_SUCH_BUCKET", "ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATU
 PROBE_BYTES = 2**16  # a full disk often still accepts an empty file
 FILES_ONLY = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)  # of fsync on a folder: CIFS, VirtualBox, some of FUSE
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW  # fails if the path exists, even as a link
-STUDY_FOLDERS = (
-    "checkpoints",
-    "code",
-    "maps",
-    "models",
-    "report",
-    "wandb",
-)  # in a study's home
+STUDY_FOLDERS = ("checkpoints", "code", "maps", "models", "report", "wandb")  # in a study's home
 SEED_FOLDER = "seed-"  # and the seed: the folder of files that the user's code keeps, in a trial's checkpoint folder
 SEED_STATE = "state-"  # and the seed: the folder of its checkpoints, in that of the trial
 
@@ -285,11 +278,9 @@ class DiskFolder:
         self._sync()
 
     def remove(self, name: str) -> None:
-        """Remove a file if it is there."""
         (self.path / name).unlink(missing_ok=True)
 
     def sweep(self, chosen: Callable[[str], bool]) -> None:
-        """Remove the partial files that killed writers left, for file names that are `chosen`."""
         for fragment in self.path.glob("*.tmp"):
             name, _, _ = fragment.name.removesuffix(".tmp").rpartition(".")
             if chosen(name):
@@ -314,28 +305,22 @@ class StoreFolder:
         self.files, self.path = files, path
 
     def names(self) -> list[str]:
-        """Return the sorted names of its files."""
         from pyarrow.fs import FileSelector, FileType
 
         found = self.files.get_file_info(FileSelector(self.path, allow_not_found=True))
         return sorted(info.base_name for info in found if info.type == FileType.File)
 
     def read(self, name: str) -> bytes:
-        """Return a file's content."""
         with self.files.open_input_file(f"{self.path}/{name}") as file:
             return bytes(file.read())
 
     def write(self, name: str, content: bytes) -> None:
-        """Upload a file."""
         with self.files.open_output_stream(f"{self.path}/{name}") as file:
             file.write(content)
 
     def remove(self, name: str) -> None:
-        """Remove a file if it is there."""
-        try:
+        with suppress(FileNotFoundError):
             self.files.delete_file(f"{self.path}/{name}")
-        except FileNotFoundError:
-            return
 
     def sweep(self, chosen: Callable[[str], bool]) -> None:
         """Do nothing: a store holds no partial files."""

@@ -54,7 +54,6 @@ class Rule:
     discard_log: float  # L
     prior: float = 4  # degrees of freedom that an arm's variance borrows from the campaign
     reference_factor: int = 2  # runs of the reference for each run of a candidate
-    floor: float = 0.0  # step of the metric, such as 1 / validation samples
 
     @classmethod
     def of(
@@ -65,7 +64,6 @@ class Rule:
         expect: float = 50,
         length: int | None = None,
         most: int = 32,
-        floor: float = 0.0,
     ) -> Rule:
         """Return the rule of a mode; without `effort`, with its `default_effort`."""
         explores = mode == "explore"
@@ -80,7 +78,6 @@ class Rule:
             discard_slope=slope,
             discard_log=log,
             reference_factor=1 if explores else 2,
-            floor=floor,
         )
 
     def with_effort(self, effort: Effort) -> Rule:
@@ -221,7 +218,7 @@ def judge(
     assert n == len(shared) >= 1, (n, len(shared))
     assert m >= 2, m
     largest = float(max(abs(candidate).max(), abs(reference).max()))
-    step = max(rule.floor, ROUNDING * largest, TINY)
+    step = max(ROUNDING * largest, TINY)
     sums = Sample.of(candidate), shared.mean(), Sample.of(reference)
     found = compare(*sums, pool, rule=rule, step=step)
     gain, se, df = float(found.gain), float(found.se), float(found.df)

@@ -20,7 +20,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 def printable(text: str) -> str:
     r"""Return `text` with every character that could control a terminal escaped, such as `\x1b`."""
-    return _COMMANDS.sub(_written_out, text)
+    return _COMMANDS.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def counted(number: float, noun: str) -> str:
@@ -88,10 +88,6 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return text == text.strip()
-
-
-def _written_out(found: re.Match[str]) -> str:
-    return ascii(found[0])[1:-1]
 
 
 def is_name(value: object) -> bool:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
-from ablate.core.config import FROZEN
+from ablate.core.config import Frozen
 
 CODE_PREFIX = "code:"  # before the JSON of a code version, as the name of a trainable
 SHORT = 12  # characters of a tree's name in the names of refs and folders
@@ -16,14 +16,12 @@ VERSIONS = "versions"  # folder of a study's home in which the worktrees of its 
 Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{40,64}$")]
 
 
-class Code(BaseModel):
+class Code(Frozen):
     """A version of a repository's code, as a ledger holds it: equal programs have equal `program`.
 
     `revision` is a commit of `tree`, `patch` the SHA-256 of a diff. `requirements` are the changed files that name
     packages.
     """
-
-    model_config = FROZEN
 
     revision: Hash
     tree: Hash
@@ -33,13 +31,11 @@ class Code(BaseModel):
     requirements: tuple[str, ...] = ()
 
 
-class CodeVersion(BaseModel):
+class CodeVersion(Frozen):
     """A tree of git in which the trainable `base` runs; `inside` is the folder of the tree in which it starts.
 
     After a command, `evaluate` runs in the tree `reference`: what it prints replaces what the command has printed.
     """
-
-    model_config = FROZEN
 
     base: str
     tree: str

@@ -6,8 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ablate.base.plain_text import counted, metric_name_fault
 
@@ -90,37 +89,34 @@ def given_for(values: Mapping[str, float], metric: str) -> float | None:
 
 
 class ObjectiveLike(Protocol):
-    """The attributes of an objective that the rules read (ablate.study.sections.Objective)."""
+    """What the rules read of an objective (ablate.study.sections.Objective).
+
+    The direction is `maximize` or `minimize`; `log` says whether the axis is measured in log10.
+    """
 
     @property
-    def metric(self) -> str:
-        """The metric's name."""
-
+    def metric(self) -> str: ...
     @property
-    def direction(self) -> str:
-        """`maximize` or `minimize`."""
-
+    def direction(self) -> str: ...
     @property
-    def log(self) -> bool:
-        """Whether the axis is measured in log10."""
+    def log(self) -> bool: ...
 
 
 class ConstraintLike(Protocol):
-    """The attributes of a constraint that the rules read (ablate.study.sections.Constraint)."""
+    """What the rules read of a constraint (ablate.study.sections.Constraint).
+
+    `op` is `<=` or `>=`; the bound is in the metric's own unit.
+    """
 
     @property
-    def metric(self) -> str:
-        """The metric's name."""
-
+    def metric(self) -> str: ...
     @property
-    def op(self) -> str:
-        """`<=` or `>=`."""
-
+    def op(self) -> str: ...
     @property
-    def bound(self) -> float:
-        """The bound, in the metric's own unit."""
+    def bound(self) -> float: ...
 
 
+Objective = TypeVar("Objective", bound=ObjectiveLike)
 Column = Callable[[str], Sequence[float]]  # a metric's value of every trial, NaN where a trial has none
 
 
@@ -139,39 +135,6 @@ def means(replicates: Sequence[Mapping[str, float]]) -> dict[str, float]:
         return dict(replicates[0])
     names = dict.fromkeys(name for metrics in replicates for name in metrics)
     return {name: mean(metrics.get(name) for metrics in replicates) for name in names}
-
-
-@dataclass(frozen=True, kw_only=True)
-class BestReport:
-    """The metric of the objective with `read: best`: a trial's best report of it counts, instead of its last one."""
-
-    metric: str
-    direction: Literal["maximize", "minimize"]
-
-    def replaces(self, value: float, before: float) -> bool:
-        """Return whether a report counts from now on, given its mean of `metric` and that of the one that counted.
-
-        Of equal reports the first counts, and the last one as long as no value is finite.
-        """
-        better = value > before if self.direction == "maximize" else value < before
-        return not math.isfinite(before) or (math.isfinite(value) and better)
-
-
-def counted_place(best: BestReport | None, reports: Iterable[Mapping[str, float]]) -> int:
-    """Return the place of the report that counts, of the means of a trial's reports in their order; -1 for the last."""
-    place, before = -1, math.nan
-    if best is None:
-        return place
-    for index, found in enumerate(reports):
-        value = found.get(best.metric, math.nan)
-        if best.replaces(value, before):
-            place, before = index, value
-    return place
-
-
-def with_test(counted: Mapping[str, float], last: Mapping[str, float]) -> dict[str, float]:
-    """Return the metrics of the report that counts, with those of the test split: the last report has them."""
-    return {**counted, **{name: value for name, value in last.items() if name.startswith("test_")}}
 
 
 def is_maximized(objective: ObjectiveLike) -> bool:
@@ -198,9 +161,6 @@ def unknown_direction(metric: str) -> str:
     """Return why the direction of a metric must be declared, as the rule of a fault."""
     known = ", ".join(sorted(HIGHER | LOWER))
     return f"whether higher values of {metric} are better is not known, and its name does not say it ({known} do)"
-
-
-Objective = TypeVar("Objective", bound=ObjectiveLike)
 
 
 def quality_objective(objectives: Sequence[Objective]) -> Objective:
@@ -294,8 +254,7 @@ def may_stand(
     for objective in objectives:
         kept = [may and math.isfinite(v) for may, v in zip(kept, column(objective.metric), strict=True)]
     for constraint in constraints:
-        found = column(constraint.metric)
-        kept = [may and violation(constraint, v) <= 0 for may, v in zip(kept, found, strict=True)]
+        kept = [may and violation(constraint, v) <= 0 for may, v in zip(kept, column(constraint.metric), strict=True)]
     return kept
 
 

@@ -228,8 +228,7 @@ SAMPLERS = Registry(
     },
 )
 SCHEDULERS = Registry(
-    "scheduler",
-    {name: f"ablate.tuning.stopping.schedulers:build_{name}" for name in ("forecast", "asha", "none")},
+    "scheduler", {name: f"ablate.tuning.stopping.schedulers:build_{name}" for name in ("forecast", "asha", "none")}
 )
 TRACKERS = Registry(
     "tracker",

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from hashlib import sha256
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from ablate.base.files import SEED_STATE, Place, below
 from ablate.core.config import Protocol, TaskConfig, TrainableSettings
-from ablate.core.objectives import BestReport, mean
+from ablate.core.objectives import is_maximized, mean
 from ablate.core.registry import FAMILY, read_task, trainable_settings
 
 Stage = Literal["tune", "search", "confirm"]
@@ -61,6 +62,40 @@ class TrialKey:
 
     def __str__(self) -> str:
         return f"{self.study}/{self.dataset}/{self.number}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BestReport:
+    """The metric of the objective with `read: best`: a trial's best report of it counts, instead of its last one."""
+
+    log: ClassVar[bool] = False  # what the rules of objectives read of one
+    metric: str
+    direction: Literal["maximize", "minimize"]
+
+    def replaces(self, value: float, before: float) -> bool:
+        """Return whether a report counts from now on, given its mean of `metric` and that of the one that counted.
+
+        Of equal reports the first counts, and the last one as long as no value is finite.
+        """
+        better = value > before if is_maximized(self) else value < before
+        return not math.isfinite(before) or (math.isfinite(value) and better)
+
+
+def counted_place(best: BestReport | None, reports: Iterable[Mapping[str, float]]) -> int:
+    """Return the place of the report that counts, of the means of a trial's reports in their order; -1 for the last."""
+    place, before = -1, math.nan
+    if best is None:
+        return place
+    for index, found in enumerate(reports):
+        value = found.get(best.metric, math.nan)
+        if best.replaces(value, before):
+            place, before = index, value
+    return place
+
+
+def with_test(counted: Mapping[str, float], last: Mapping[str, float]) -> dict[str, float]:
+    """Return the metrics of the report that counts, with those of the test split: the last report has them."""
+    return {**counted, **{name: value for name, value in last.items() if name.startswith("test_")}}
 
 
 @dataclass(frozen=True, kw_only=True)

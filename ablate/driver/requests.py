@@ -14,7 +14,8 @@ from ablate.studies.locations import Locations
 from ablate.studies.status import resume_command, running_driver
 from ablate.studies.stored import Stored, open_ledger, trial_of
 from ablate.study.given import read_given
-from ablate.study.space import Choices, Range, is_same
+from ablate.study.space import Choices, Range
+from ablate.study.values import is_same
 from ablate.study.yaml_text import assignments, read_scalar
 from ablate.tuning.recorded import has_room, recorded_searches
 from ablate.tuning.refusals import refusal

@@ -29,8 +29,9 @@ T = TypeVar("T")
 BUSY_TIMEOUT_MS = 5_000
 FIRST_DELAY_SECONDS = 0.01
 LAST_DELAY_SECONDS = 1.0
-# SQLSTATE classes and codes that a retry may fix: connection, rollback, lock, shutdown, too many clients.
-TRANSIENT_SQLSTATES = ("08", "40", "55P03", "57P", "25P03", "53300")
+# Errors of SQLite, and classes of SQLSTATE, that a retry may fix: connection, rollback, lock, shutdown, many clients.
+TRANSIENT = ("SQLITE_BUSY", "SQLITE_LOCKED", "08", "40", "55P03", "57P", "25P03", "53300")
+PASSING = ("SQLITE_FULL", "SQLITE_IOERR", "53")  # no disk, memory or connections now
 PASSING_REFUSALS = ("starting up", "shutting down", "recovery mode", "too many", "remaining connection slots")
 POSTGRES_CONNECT = {
     "connect_timeout": "10",
@@ -40,7 +41,7 @@ POSTGRES_CONNECT = {
     "tcp_user_timeout": "20000",
     "application_name": "ablate",
 }
-SQLITE_ADVICE = {
+ADVICE_BY_CODE = {
     "SQLITE_FULL": "the disk is full; free some space and run the same command again",
     "SQLITE_IOERR": "the disk failed to read or write; check its space and health, then run the same command again",
     "SQLITE_NOTADB": "the file is not a database; name another one or move it away",
@@ -48,15 +49,11 @@ SQLITE_ADVICE = {
     "SQLITE_READONLY": "the file or its folder is not writable",
     "SQLITE_CANTOPEN": "the file cannot be opened; check that its folder exists and is writable",
     "SQLITE_BUSY": "another process kept it locked; is a stopped process holding it?",
+    "42501": "its user lacks a right here; tables are made after GRANT CREATE ON SCHEMA public TO it",
 }
 NO_ROOM_ADVICE = "the disk has no space or no inodes left; remove some files and run the same command again"
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT}  # no space or no inodes left, for anyone or for this user
 NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
-
-
-POSTGRES_ADVICE = {
-    "42501": "its user lacks a right here; tables are made after GRANT CREATE ON SCHEMA public TO it",
-}
 
 
 class Database:
@@ -73,6 +70,7 @@ class Database:
         self.place = redact_url(url)
         self.retry_seconds = retry_seconds
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
+        self._path = Path(str(self.url.database)).absolute()  # of an SQLite file
         if self.is_sqlite:
             _prepare_file(self.url, self.place, create)
         self.ledger_id = ""
@@ -126,22 +124,19 @@ class Database:
         if self._file is not None and self._file_here() != self._file:
             return self._moved()
         cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
-        name = str(getattr(cause, "sqlite_errorname", None) or "")
-        if isinstance(cause, sqlite3.Error):
-            advice = next((advice for prefix, advice in SQLITE_ADVICE.items() if name.startswith(prefix)), "")
-        else:
-            advice = POSTGRES_ADVICE.get(str(getattr(cause, "sqlstate", None)), "")
+        code = _code(error) or ""
+        advice = next((advice for prefix, advice in ADVICE_BY_CODE.items() if code.startswith(prefix)), "")
         told = getattr(getattr(cause, "diag", None), "message_primary", None) or str(cause)
         said = redact_text(told, self._asked) or type(cause).__name__
         kind = LedgerDownError if _passing(error) else LedgerError
-        if name.startswith("SQLITE_CANTOPEN") and self._has_no_room():
+        if code.startswith("SQLITE_CANTOPEN") and self._has_no_room():
             kind, advice = LedgerDownError, NO_ROOM_ADVICE
         return kind(f"ledger {self.place}: {advice} ({said})" if advice else f"ledger {self.place}: {said}")
 
     def _file_here(self) -> tuple[int, int] | None:
         """Return device and inode of the file at the ledger's path, None if there is none, or an emptied one."""
         try:
-            about = Path(str(self.url.database)).absolute().stat()
+            about = self._path.stat()
         except (FileNotFoundError, NotADirectoryError):
             return None
         return (about.st_dev, about.st_ino) if about.st_size else None
@@ -154,9 +149,8 @@ class Database:
 
     def _has_no_room(self) -> bool:
         """Return whether no file can be created beside the database: SQLite then says that it cannot open its files."""
-        path = Path(str(self.url.database)).absolute()
         try:
-            descriptor, scratch = new_file(path.parent, path.name)
+            descriptor, scratch = new_file(self._path.parent, self._path.name)
         except OSError as error:
             return error.errno in NO_ROOM
         os.close(descriptor)
@@ -198,9 +192,8 @@ class Database:
         self.ledger_id = self.read(schema.ledger_id)
 
     def _use_journal(self, *, new: bool) -> None:
-        path = Path(str(self.url.database)).absolute()
-        mode = journal_mode(path.parent)  # `wal` for a new file only: other machines may have mounted an old one
-        if (new or mode == "delete") and _writable(path) and self._pragma("journal_mode") != mode:
+        mode = journal_mode(self._path.parent)  # `wal` for a new file only: other machines may have mounted an old one
+        if (new or mode == "delete") and _writable(self._path) and self._pragma("journal_mode") != mode:
             self._pragma(f"journal_mode={mode}")
 
     def _pragma(self, statement: str) -> object:
@@ -333,24 +326,24 @@ def _configure_postgres(connection: Any, _record: object) -> None:
     connection.commit()
 
 
+def _code(error: SQLAlchemyError) -> str | None:
+    """Return the name that SQLite gives an error, or PostgreSQL's SQLSTATE; None without either."""
+    cause = error.orig if isinstance(error, DBAPIError) else None
+    if isinstance(cause, sqlite3.Error):
+        return str(getattr(cause, "sqlite_errorname", ""))
+    return getattr(cause, "sqlstate", None)
+
+
 def _passing(error: SQLAlchemyError) -> bool:
     """Return whether the same request may succeed later: the server is down, or the disk is full."""
-    if isinstance(error, DBAPIError) and isinstance(error.orig, sqlite3.Error):
-        name = str(getattr(error.orig, "sqlite_errorname", ""))
-        return name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_FULL", "SQLITE_IOERR"))
-    cause = error.orig if isinstance(error, DBAPIError) else None
-    state = getattr(cause, "sqlstate", None)
-    if state is None and "FATAL:" in str(cause):  # a server that refuses every connection gives no SQLSTATE
-        return any(reason in str(cause) for reason in PASSING_REFUSALS)
-    return _transient(error) or str(state).startswith("53")  # out of disk, memory or connections
+    code, said = _code(error), str(getattr(error, "orig", ""))
+    if code is None and "FATAL:" in said:  # a server that refuses every connection gives no SQLSTATE
+        return any(reason in said for reason in PASSING_REFUSALS)
+    return _transient(error) or (code or "").startswith(PASSING)
 
 
 def _transient(error: SQLAlchemyError) -> bool:
-    if not isinstance(error, DBAPIError):
-        return False
-    if isinstance(error.orig, sqlite3.Error):
-        return str(getattr(error.orig, "sqlite_errorname", "")).startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
-    state = getattr(error.orig, "sqlstate", None)
-    if state is None:
+    code = _code(error)
+    if code is None and isinstance(error, DBAPIError):
         return error.connection_invalidated or isinstance(error, OperationalError | InterfaceError)
-    return str(state).startswith(TRANSIENT_SQLSTATES)
+    return (code or "").startswith(TRANSIENT)

@@ -11,14 +11,7 @@ from sqlalchemy import Connection, RowMapping, delete, insert, select, update
 
 from ablate.base.errors import LedgerHeldError, StudyMismatchError
 from ablate.base.processes import Process, is_gone, this_place
-from ablate.ledger.schema import (
-    lease_table,
-    note_table,
-    report_table,
-    serialise,
-    study_table,
-    trial_table,
-)
+from ablate.ledger.schema import lease_table, note_table, report_table, serialise, study_table, trial_table
 
 LEASE_SECONDS = 60.0
 

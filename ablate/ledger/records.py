@@ -17,8 +17,8 @@ from ablate.base.files import Place
 from ablate.base.plain_text import one_printable_line
 from ablate.base.redaction import error_text
 from ablate.core.config import DatasetFacts, Size
-from ablate.core.objectives import counted_place, mean, with_test
-from ablate.core.trial import Decision, TrialConfig, TrialKey, TrialState
+from ablate.core.objectives import mean
+from ablate.core.trial import Decision, TrialConfig, TrialKey, TrialState, counted_place, with_test
 from ablate.ledger.lease import is_dead, is_here
 
 # Errors that a damaged row can raise; RecursionError is that of JSON with too deep nesting.

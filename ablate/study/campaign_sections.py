@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from ablate.core.config import MOST_SEEDS, Positive
-from ablate.study.sections import Metric, Section
+from ablate.core.config import MOST_SEEDS, Frozen, Positive
+from ablate.study.sections import Metric
 
 if TYPE_CHECKING:
     from ablate.base.judging import Effort, Rule
@@ -20,7 +20,7 @@ OF_A_CAMPAIGN: dict[str, Any] = {  # its runs are trained in full, and only its 
 }
 
 
-class Closing(Section):
+class Closing(Frozen):
     """The comparison of the first champion with the last one, on fresh seeds, that ends a campaign."""
 
     replicates: Annotated[int, Field(ge=2, le=MOST_SEEDS)] = 8
@@ -29,7 +29,7 @@ class Closing(Section):
     """Whether they are compared on the test split, which is opened once. `false`: on the validation split."""
 
 
-class Campaign(Section):
+class Campaign(Frozen):
     """Changes that are judged one after the other against a champion, each on as few seeds as it needs."""
 
     mode: Literal["claims", "explore"] = "claims"

@@ -29,7 +29,7 @@ def faults_of(study: Study) -> list[Fault]:
     try:
         space = study.space
     except ValueError as error:
-        return [*_name_faults(study), Fault(path="model", value=None, rule=str(error))]
+        return [*_name_faults(study), Fault(path="model", rule=str(error))]
     plain = [*_name_faults(study), *_objective_faults(study), *_row_faults(study, space), *comparison_faults(study)]
     plain += [*_determinism_faults(study), *_budget_faults(study), *start_faults(study)]
     plain += [*_campaign_faults(study), *_command_faults(study)]
@@ -89,29 +89,27 @@ def _command_faults(study: Study) -> Iterator[Fault]:
         if not command.shell:
             refuse_shell_signs(command.command)
     except RequestError as error:
-        yield Fault(path="trainable.command", value=None, rule=str(error))
+        yield Fault(path="trainable.command", rule=str(error))
         return
     given = {name for label in study.datasets for name in study.given_for(label)}
     for name in sorted(given):
         kind, _, setting = name.partition(".")
         if kind == "replace":
-            yield Fault(path=name, value=None, rule="a command has no modules to replace; use switches of its own")
+            yield Fault(path=name, rule="a command has no modules to replace; use switches of its own")
         elif setting in OFFERED:
-            rule = f"{{{setting}}} in a command is given by ablate; choose another name"
-            yield Fault(path=name, value=None, rule=rule)
+            yield Fault(path=name, rule=f"{{{setting}}} in a command is given by ablate; choose another name")
         elif kind == "config" and setting not in used:
-            rule = f"the command does not use {{{setting}}}."
-            yield Fault(path=name, value=None, rule=rule, hint=did_you_mean(setting, used))
+            yield Fault(path=name, rule=f"the command does not use {{{setting}}}.", hint=did_you_mean(setting, used))
     names = [name.removeprefix("config.") for name in given if name.startswith("config.")]
     for name in sorted(used.keys() - {*names, *OFFERED}):
         rule = f"the command uses {{{name}}}, which `config` does not give."
-        yield Fault(path="trainable.command", value=None, rule=rule, hint=did_you_mean(name, {*names, *OFFERED}))
+        yield Fault(path="trainable.command", rule=rule, hint=did_you_mean(name, {*names, *OFFERED}))
     if (study.opens_test or study.closes_on_test) and not any(name.startswith("test_") for name in command.metrics):
         rule = (
             "the study reads a metric of the test split: add one whose name starts with test_ to the command's"
             f" `metrics`, or leave that split out ({UNTESTED})"
         )
-        yield Fault(path="trainable.metrics", value=None, rule=rule)
+        yield Fault(path="trainable.metrics", rule=rule)
     for label in study.labels:
         yield from unknown_metrics(study, label, tuple(command.metrics))
 
@@ -131,13 +129,11 @@ def unknown_metrics(study: Study, label: str, metrics: Sequence[str]) -> Iterato
     for path, metric in asked:
         if metric not in known and not (metric in compared and metric in tested):
             rule = f"data set {label!r} has no metric {metric!r}."
-            yield Fault(path=path, value=None, rule=rule, hint=did_you_mean(metric, known))
+            yield Fault(path=path, rule=rule, hint=did_you_mean(metric, known))
     for metric in study.tested_metrics if names_tests and study.confirm is not None else ():
         if metric not in known:
             rule = f"a confirmation reads objectives and constraints on the test split; no metric is {metric!r}"
-            yield Fault(
-                path="confirm", value=None, rule=f"data set {label!r}: {rule}.", hint=did_you_mean(metric, known)
-            )
+            yield Fault(path="confirm", rule=f"data set {label!r}: {rule}.", hint=did_you_mean(metric, known))
 
 
 def _margin_faults(study: Study, place: str, margin: Mapping[str, float]) -> Iterator[Fault]:
@@ -190,22 +186,21 @@ def _campaign_faults(study: Study) -> Iterator[Fault]:
     given = {name: getattr(study, name) for name in excluded}
     given |= {"replicates": study.replicates > 1, "scheduler.name": study.scheduler.name != "none"}
     given |= {"protocol": study.protocol == "paper"}
-    yield from (Fault(path=path, value=None, rule=rule) for path, value in given.items() if value)
+    yield from (Fault(path=path, rule=rule) for path, value in given.items() if value)
     for label in study.datasets:
         ranges = [name for name in study.space_for(label).names() if name != VARIANT]
-        yield from (Fault(path=name, value=None, rule=f"{rule}. Give a value") for name in ranges)
+        yield from (Fault(path=name, rule=f"{rule}. Give a value") for name in ranges)
     if len(study.labels) > 1:
-        yield Fault(path="datasets", value=None, rule="a campaign has one data set")
+        yield Fault(path="datasets", rule="a campaign has one data set")
     if len(study.objectives) > 1 and not campaign.cheaper:
         rule = "a campaign has one objective, or `campaign.cheaper` for the costs of the others"
-        yield Fault(path="objectives", value=None, rule=rule)
+        yield Fault(path="objectives", rule=rule)
     quality = quality_objective(study.objectives).metric
     if is_cost(quality):
         yield Fault(path="objectives.0.metric", value=quality, rule="a campaign judges a quality, not a cost")
     yield from _margin_faults(study, "campaign.margin", campaign.margin)
     if (campaign.cheaper or campaign.gate == "not-worse") and not campaign.margin:
-        rule = f"say how much of {quality} a candidate may lose"
-        yield Fault(path="campaign.margin", value=None, rule=rule)
+        yield Fault(path="campaign.margin", rule=f"say how much of {quality} a candidate may lose")
     for metric in campaign.diverged.keys() - {quality}:
         rule = f"the campaign judges {quality}"
         yield Fault(path=f"campaign.diverged.{metric}", value=campaign.diverged[metric], rule=rule)
@@ -220,8 +215,7 @@ def _range_faults(study: Study, space: Space) -> Iterator[Fault]:
     yield from condition_faults(space.ranges, "", "a condition names a searched parameter")
     for own, spec in space.ranges.items():
         if study.sampler.name in ("grid", "design") and spec.grid() is None:
-            rule = f"sampler {study.sampler.name} needs a finite range: give a step"
-            yield Fault(path=own, value=None, rule=rule)
+            yield Fault(path=own, rule=f"sampler {study.sampler.name} needs a finite range: give a step")
 
 
 def _row_faults(study: Study, space: Space) -> Iterator[Fault]:
@@ -237,24 +231,23 @@ def _row_faults(study: Study, space: Space) -> Iterator[Fault]:
                 yield Fault(path=f"{path}.datasets", value=label, rule=rule)
         for name, value in row.given().items():
             if is_range(value):
-                yield Fault(path=f"{path}.{name}", value=None, rule="a row fixes values, it has no ranges")
+                yield Fault(path=f"{path}.{name}", rule="a row fixes values, it has no ranges")
             elif name in searched:
                 yield Fault(path=f"{path}.{name}", value=value, rule="this is searched, so a row cannot fix it")
     for label in study.datasets:
         if names and not any(row.datasets is None or label in row.datasets for row in study.rows):
-            yield Fault(path=f"datasets.{label}", value=None, rule="no variant runs on this data set")
+            yield Fault(path=f"datasets.{label}", rule="no variant runs on this data set")
 
 
 def _repeated(study: Study, path: str, name: str) -> Fault:
     if study.parts:
-        rule = f"two networks of the comparison would be called {name}: rename a part or a level"
-        return Fault(path=path, value=None, rule=rule)
+        return Fault(path=path, rule=f"two networks of the comparison would be called {name}: rename a part or a level")
     return Fault(path=f"{path}.name", value=name, rule="a variant's name occurs only once")
 
 
 def _combination_faults(study: Study, dataset: str) -> Iterator[Fault]:
     """Try combinations of a data set's finite architecture axes (see `_tried`); report one per reason."""
-    seen: set[str] = set()
+    seen, names = set[str](), [row.name for row in study.rows]
     for values in _tried(architectures(study, study.space_for(dataset))):
         try:
             study.settings_of(dataset, values)
@@ -262,8 +255,9 @@ def _combination_faults(study: Study, dataset: str) -> Iterator[Fault]:
             for reason in _reasons(error):
                 if reason not in seen:
                     seen.add(reason)
-                    hint = _combined(study, values) or _way(values)
-                    yield Fault(path=_blame(study, values), value=None, rule=f"impossible: {reason}.", hint=hint)
+                    row = names.index(values[VARIANT]) if VARIANT in values else None
+                    path = "model" if row is None else _place(study, row)
+                    yield Fault(path=path, rule=f"impossible: {reason}.", hint=_way(study, row, values))
 
 
 def _tried(space: Space) -> Iterator[dict[str, Any]]:
@@ -300,11 +294,6 @@ def _reasons(error: ValueError) -> list[str]:
     return found
 
 
-def _blame(study: Study, values: Mapping[str, Any]) -> str:
-    rows = [row.name for row in study.rows]
-    return _place(study, rows.index(values[VARIANT])) if VARIANT in values else "model"
-
-
 def _place(study: Study, row: int) -> str:
     """Return the place of row number `row` in the file; of a combination of parts that of the last one."""
     own = len(study.arms) if study.parts else len(study.variants)
@@ -318,16 +307,10 @@ def _place(study: Study, row: int) -> str:
     return f"parts.{name}" if level == REMOVED else f"parts.{name}.levels.{level}"
 
 
-def _combined(study: Study, values: Mapping[str, Any]) -> str:
-    """Return which row of the design combines several parts that each alone are possible, or an empty text."""
-    rows = [row.name for row in study.rows]
-    index = rows.index(values[VARIANT]) if VARIANT in values else len(rows)
-    if index >= len(study.arms) or len(study.arms[index]) < 2:
-        return ""
-    return f"The design has this network as {values[VARIANT]}; leave-one-out combines no parts."
-
-
-def _way(values: Mapping[str, Any]) -> str:
+def _way(study: Study, row: int | None, values: Mapping[str, Any]) -> str:
+    """Return what to write in place of an impossible combination, or an empty text."""
+    if row is not None and row < len(study.arms) and len(study.arms[row]) > 1:  # parts that each alone are possible
+        return f"The design has this network as {values[VARIANT]}; leave-one-out combines no parts."
     if set(values) <= {VARIANT}:
         return ""
     return (

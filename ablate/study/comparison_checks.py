@@ -7,21 +7,15 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from ablate.base.errors import Fault, did_you_mean
 from ablate.core.config import leaves
-from ablate.core.objectives import (
-    COST_METRICS,
-    is_higher_better,
-    is_share,
-    on_test,
-    on_validation,
-    unknown_direction,
-)
+from ablate.core.objectives import COST_METRICS, is_higher_better, is_share, on_test, on_validation, unknown_direction
 from ablate.study.comparison_sections import Compare, Tune
 from ablate.study.design import PLACEBO
 from ablate.study.design import faults as design_faults
 from ablate.study.ranges import is_range
-from ablate.study.space import Range, is_same
+from ablate.study.space import Range
 from ablate.study.study import Study
 from ablate.study.tuning_seeds import tuning_seeds
+from ablate.study.values import is_same
 
 
 def comparison_faults(study: Study) -> Iterator[Fault]:
@@ -32,7 +26,7 @@ def comparison_faults(study: Study) -> Iterator[Fault]:
     for index, row in enumerate(study.settings):
         yield from _unknown_names(f"settings.{index}.datasets", row.datasets, study.datasets)
     if study.parts and study.variants:
-        yield Fault(path="parts", value=None, rule="give `variants` or `parts`, not both: parts make the variants")
+        yield Fault(path="parts", rule="give `variants` or `parts`, not both: parts make the variants")
     yield from _part_faults(study)
     if study.sampler.name == "design" and study.compare is None:
         yield Fault(path="sampler.name", value="design", rule="this sampler walks a comparison: give `compare`")
@@ -47,7 +41,7 @@ def _part_faults(study: Study) -> Iterator[Fault]:
     for name, part in study.parts.items():
         if bool(part.given()) == bool(part.levels):
             rule = "give the settings that remove the part, or `levels` that replace its form: one of the two"
-            yield Fault(path=f"parts.{name}", value=None, rule=rule)
+            yield Fault(path=f"parts.{name}", rule=rule)
     combined = {pair for arm in study.arms for pair in itertools.combinations(arm, 2)}
     blamed: set[tuple[str, str]] = set()
     for (one, first), (two, second) in sorted(combined):
@@ -57,12 +51,12 @@ def _part_faults(study: Study) -> Iterator[Fault]:
             blamed.add((one, two))
             rule = f"{one} and {two} set {both} to different values, so this design cannot combine them."
             hint = "Make them `levels` of one part, or compare with design: leave-one-out."
-            yield Fault(path=f"parts.{two}", value=None, rule=rule, hint=hint)
+            yield Fault(path=f"parts.{two}", rule=rule, hint=hint)
 
 
 def _design_faults(study: Study, compare: Compare) -> Iterator[Fault]:
     if "design" in compare.model_fields_set and not study.parts:
-        yield Fault(path="compare.design", value=None, rule="a design combines `parts`: give them, not `variants`")
+        yield Fault(path="compare.design", rule="a design combines `parts`: give them, not `variants`")
         return
     for design, rule in design_faults(study.factors, compare.design).items():
         yield Fault(path="compare.design", value=design, rule=rule)
@@ -74,14 +68,14 @@ def _twin_faults(study: Study, compare: Compare) -> Iterator[Fault]:
     removable = [factor.name for factor in study.factors if factor.removable]
     yield from _unknown_names("compare.twin.parts", compare.twin.parts or (), removable)
     if not study.parts:
-        yield Fault(path="compare.twin", value=None, rule="a twin belongs to a part: give `parts`, not `variants`")
+        yield Fault(path="compare.twin", rule="a twin belongs to a part: give `parts`, not `variants`")
     elif not study.twins and not (compare.twin.parts and set(compare.twin.parts) - set(removable)):
         rule = "a twin is compared with a row `without-NAME`, and this design has none: add leave-one-out"
-        yield Fault(path="compare.twin", value=None, rule=rule)
+        yield Fault(path="compare.twin", rule=rule)
     setting = compare.twin.setting or study.kind.width_setting
     if not setting:
         rule = "name the whole number that narrows your network, as in twin: {setting: config.width}"
-        yield Fault(path="compare.twin", value=None, rule=rule)
+        yield Fault(path="compare.twin", rule=rule)
     elif compare.twin.setting is not None:
         known = [name for label in study.datasets for name in study.given_for(label)]
         yield from _unknown_names("compare.twin.setting", (setting,), known)
@@ -91,11 +85,10 @@ def _compare_faults(study: Study, compare: Compare) -> Iterator[Fault]:
     own = {"sampler": study.sampler.name == "design", "scheduler": study.scheduler.name == "none"}
     for section, fits in (own | {"confirm": study.confirm is None}).items():
         if not fits:
-            rule = "a comparison trains its whole design in full, once: leave this out"
-            yield Fault(path=section, value=None, rule=rule)
+            yield Fault(path=section, rule="a comparison trains its whole design in full, once: leave this out")
     rows = [row.name for row in study.rows]
     if not rows:
-        yield Fault(path="compare", value=None, rule="a comparison needs `variants` or `parts` to compare")
+        yield Fault(path="compare", rule="a comparison needs `variants` or `parts` to compare")
         return
     yield from _design_faults(study, compare)
     yield from _twin_faults(study, compare)
@@ -125,19 +118,19 @@ def _tune_faults(study: Study, tune: Tune) -> Iterator[Fault]:
     given = tune.given()
     if study.compare is None:
         rule = "it tunes the rows of a comparison: give `compare`, or search these settings in their own section"
-        yield Fault(path="tune", value=None, rule=rule)
+        yield Fault(path="tune", rule=rule)
     if not given:
         rule = (
             "give the range of at least one setting, as in training.learning_rate: {float: [0.0001, 0.01], log: true}"
         )
-        yield Fault(path="tune", value=None, rule=rule)
+        yield Fault(path="tune", rule=rule)
     searched = {name for label in study.datasets for name in study.space_for(label).names()}
     for name, value in given.items():
         path = f"tune.{name}"
         if not is_range(value):
             yield Fault(path=path, value=value, rule="tuning needs a range; give a fixed value in its own section")
         elif name in searched:
-            yield Fault(path=path, value=None, rule="this is searched in its own section, so it cannot be tuned too")
+            yield Fault(path=path, rule="this is searched in its own section, so it cannot be tuned too")
         for row in study.rows:
             if name in row.given():
                 rule = f"row {row.name} fixes this setting, so it cannot be tuned equally in all rows"
@@ -145,12 +138,11 @@ def _tune_faults(study: Study, tune: Tune) -> Iterator[Fault]:
     try:
         yield from condition_faults(study.tuned.ranges, "tune.", "a condition in `tune` names another tuned setting")
     except ValueError as error:
-        yield Fault(path="tune", value=None, rule=str(error))
+        yield Fault(path="tune", rule=str(error))
     if study.compare is not None and study.compare.twin is not None:
         narrowed = (study.compare.twin.setting or study.kind.width_setting, "model.mlp")
         for name in (name for name in given if name in narrowed):
-            rule = "a twin is narrowed by this setting, so it cannot be tuned too"
-            yield Fault(path=f"tune.{name}", value=None, rule=rule)
+            yield Fault(path=f"tune.{name}", rule="a twin is narrowed by this setting, so it cannot be tuned too")
     for path, value in study.budget.limits_of_time().items():
         rule = "`tune` gives every row the same number of trials, which a time budget would cut short for some"
         yield Fault(path=path, value=value, rule=rule)
@@ -167,7 +159,7 @@ def condition_faults(ranges: Mapping[str, Range], place: str, rule: str) -> Iter
         for name, allowed in spec.when.items():
             path = f"{place}{own}.when.{name}"
             if name not in ranges:
-                yield Fault(path=path, value=None, rule=f"{rule}. {did_you_mean(name, ranges)}")
+                yield Fault(path=path, rule=f"{rule}. {did_you_mean(name, ranges)}")
                 continue
             for value in (value for value in allowed if not ranges[name].contains(value)):
                 yield Fault(path=path, value=value, rule=f"{name} never has this value")
@@ -197,7 +189,7 @@ def _margin_faults(study: Study, compare: Compare) -> Iterator[Fault]:
     for metric in compare.margin:
         if metric in seeded and is_higher_better(metric, study.objectives) is None:
             rule = f"{unknown_direction(metric)}: declare {on_validation(metric)} in `objectives`"
-            yield Fault(path=f"compare.margin.{metric}", value=None, rule=rule)
+            yield Fault(path=f"compare.margin.{metric}", rule=rule)
 
 
 def _unknown_names(path: str, names: Iterable[str], known: Iterable[str]) -> Iterator[Fault]:

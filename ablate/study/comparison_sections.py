@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from ablate.core.config import Positive, Seeds
+from ablate.core.config import Frozen, Positive, Seeds
 from ablate.study.design import REMOVED, Design
 from ablate.study.ranges import nested
-from ablate.study.sections import ComparedMetric, Name, Names, RowName, Section, Sectioned, once
+from ablate.study.sections import ComparedMetric, Name, Names, RowName, Sectioned, once
 
 
 class Variant(Sectioned):
@@ -43,10 +43,9 @@ class Part(Sectioned):
         return source.model_dump(include=set(self.section_names), exclude_unset=True, by_alias=True)
 
 
-class Tune(Sectioned):
+class Tune(Sectioned, json_schema_extra={"patternProperties": {r"^[a-z_]+\.": {}}}):
     """Tune the same settings of every row of a comparison on its own, at the same budget, before the row is trained."""
 
-    model_config = ConfigDict(json_schema_extra={"patternProperties": {r"^[a-z_]+\.": {}}})
     section_text = "Ranges of the settings that are tuned."
 
     trials: Positive
@@ -62,7 +61,7 @@ class Tune(Sectioned):
         return nested(data, once=True) if isinstance(data, dict) else data
 
 
-class PublishedFigure(Section):
+class PublishedFigure(Frozen):
     """One published number."""
 
     value: float
@@ -86,7 +85,7 @@ def _listed(value: Any) -> Any:
     return (value,) if isinstance(value, str) else value
 
 
-class Twin(Section):
+class Twin(Frozen):
     """Which parts get a twin: the complete network, narrowed to the size of the one without the part."""
 
     parts: Names | None = None
@@ -102,7 +101,7 @@ def _twin(value: Any) -> Any:
     return {"parts": value} if isinstance(value, list) else value
 
 
-class Compare(Section):
+class Compare(Frozen):
     """A designed comparison: every variant, configuration, data set and seed in full, beside published numbers."""
 
     baseline: str

@@ -5,23 +5,20 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from copy import deepcopy
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
-from ablate.base.errors import FAULTS_SHOWN, Fault, RegistryError, StudyFileError, did_you_mean
+from ablate.base.errors import Fault, RegistryError, StudyFileError, did_you_mean
 from ablate.core.config import leaves
-from ablate.core.registry import FAMILY, TASKS, TRAINABLES, task_settings
+from ablate.core.registry import FAMILY, TRAINABLES
 from ablate.study.checks import faults_of
 from ablate.study.patterns import NUMBER_PLACEHOLDER
-from ablate.study.ranges import RANGE_KEYS, RANGE_OPTIONS
-from ablate.study.sections import Command
-from ablate.study.space import Range
-from ablate.study.study import Study, kind_of_file, study_type
+from ablate.study.shape_faults import items, known_keys, placed, range_above, shape_faults, type_of
+from ablate.study.study import Study, kind_of_file
 from ablate.study.yaml_text import Path as YamlPath
 from ablate.study.yaml_text import dotted, read_yaml, refuse, write_yaml
 
@@ -30,10 +27,8 @@ FILL = "FILL IN"  # marks what `ablate new --from` leaves to the user; no comman
 SECTIONS = ("config", "model", "training")  # whose settings `--set` finds without their section
 LIMITS = ("trials", "wall_clock")  # of a budget, which the command line may replace
 IN_FLIGHT = 8  # default number of concurrent trials of a data set in a deterministic study
-_TAGS = ("value", *RANGE_KEYS)
 _TRIES = 10  # to mend a file so that its other faults can be found
 _NOBODYS = "module:function"  # stands for a trainable that is not known
-_DEEPEST = 100  # maximum number of dots in a path that are examined
 
 
 def load_study(path: Path, **options: Any) -> Study:
@@ -154,12 +149,12 @@ def _shaped(data: Mapping[str, Any], lines: Mapping[YamlPath, int], file: str, f
     try:
         study = Study.model_validate(data)
     except ValidationError as error:
-        faults += [*_shape_faults(error, lines, data), *_faults_beside(error, data)]
+        faults += [*shape_faults(error, lines, data), *_faults_beside(error, data)]
     else:
         faults += faults_of(study) if faults else []
         if not faults:
             return study
-    raise StudyFileError(file, _placed(faults, lines))
+    raise StudyFileError(file, placed(faults, lines))
 
 
 def _faults_beside(error: ValidationError, data: Mapping[str, Any]) -> list[Fault]:
@@ -169,7 +164,7 @@ def _faults_beside(error: ValidationError, data: Mapping[str, Any]) -> list[Faul
     """
     rest, unsure = deepcopy(dict(data)), set[str]()
     for _ in range(_TRIES):
-        for item in reversed(_items(error)):
+        for item in reversed(items(error)):
             unsure |= _mended(rest, item, data)
         if not unsure.isdisjoint(("compare", "campaign")):
             return []  # what is left is of another kind
@@ -194,7 +189,7 @@ def _mended(rest: dict[str, Any], item: Any, data: Any) -> set[str]:
     """
     within: list[tuple[Any, Any]] = []  # each container above the wrong value with the place in it, outermost first
     value: Any = rest
-    for part in _range_above(item["loc"], _type_of(rest).section_names) or item["loc"]:
+    for part in range_above(item["loc"], type_of(rest).section_names) or item["loc"]:
         if part in (value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()):
             within.append((value, part))
             value = value[part]
@@ -214,19 +209,22 @@ def _mended(rest: dict[str, Any], item: Any, data: Any) -> set[str]:
     del container[place]
     unknown = {names[-1]}
     if item["type"] == "extra_forbidden":
-        unknown |= {*difflib.get_close_matches(names[-1], _known_keys(item["loc"][:-1], data), n=1)}
+        unknown |= {*difflib.get_close_matches(names[-1], known_keys(item["loc"][:-1], data), n=1)}
     return unknown
 
 
 def _refuse_faults(study: Study, lines: Mapping[YamlPath, int], file: str) -> None:
     """Raise StudyFileError if settings contradict each other."""
     if faults := faults_of(study):
-        raise StudyFileError(file, _placed(faults, lines))
+        raise StudyFileError(file, placed(faults, lines))
 
 
 def difference(old: str, new: str) -> list[str]:
     """Return the differences between two study files' texts, a line `path: old -> new` for each setting."""
-    before, after = (_setting_texts(text) for text in (old, new))
+    before, after = (
+        {name: json.dumps(value, default=str) for name, value in leaves(read_yaml(text, "study")[0]).items()}
+        for text in (old, new)
+    )
     names = sorted(before.keys() | after.keys())
     missing = "(not set)"
     return [
@@ -234,157 +232,6 @@ def difference(old: str, new: str) -> list[str]:
         for name in names
         if before.get(name, missing) != after.get(name, missing)
     ]
-
-
-def _shape_faults(error: ValidationError, lines: Mapping[YamlPath, int], data: Any) -> list[Fault]:
-    """Return the faults that pydantic found, by line: one for each range; only displayed faults have hints."""
-    by_place: dict[YamlPath, list[Any]] = {}
-    names = _type_of(data).section_names
-    for item in _items(error):
-        by_place.setdefault(_range_above(item["loc"], names) or (*item["loc"], item["type"]), []).append(item)
-    places = _places(lines)
-    found = []
-    for group in by_place.values():
-        path = tuple(part for part in group[0]["loc"] if part not in _TAGS or (*group[0]["loc"],) in lines)
-        path = tuple(part for part in path if not (isinstance(part, str) and part.endswith("]")))
-        found.append((_place(dotted(path), places), path, group))
-    found.sort(key=lambda each: (each[0] or 0, dotted(each[1])))
-    faults = [
-        _shape_fault(group, path, line, data if number < FAULTS_SHOWN else None)
-        for number, (line, path, group) in enumerate(found)
-    ]
-    return [fault for number, fault in enumerate(faults) if fault not in faults[max(number - FAULTS_SHOWN, 0) : number]]
-
-
-def _items(error: ValidationError) -> list[Any]:
-    """Return what pydantic found, but for lists that are too short because their entries are wrong."""
-    items = error.errors(include_url=False)
-    above = {item["loc"][:end] for item in items for end in range(len(item["loc"]))}
-    return [item for item in items if item["type"] != "too_short" or item["loc"] not in above]
-
-
-def _shape_fault(group: Sequence[Any], path: YamlPath, line: int | None, data: Any) -> Fault:
-    """Return the fault of one place; `data` is the file's content, or None for no hint."""
-    item = group[0]
-    rule, hint = str(item["msg"]).removeprefix("Value error, "), ""
-    value: object = item["input"]
-    if item["type"] == "extra_forbidden":
-        if data and path[0] == "datasets" and len(path) == 3:
-            return _not_of_the_task(path, value, line, data)
-        rule, hint = "this key is not known.", did_you_mean(str(path[-1]), _known_keys(path[:-1], data)) if data else ""
-        value = None
-    elif item["type"] == "missing":
-        rule, value = "this key is required", None
-    elif item["type"] == "literal_error":
-        expected = re.findall(r"'([^']*)'", str(item.get("ctx", {}).get("expected", "")))
-        rule, hint = "this value is not known.", did_you_mean(str(value), expected) if data else ""
-    elif item["loc"][-1] == "[key]" and item["type"] in ("string_type", "string_pattern_mismatch"):
-        rule = "a name is a text of letters, digits and '_', with no digit first"
-    elif isinstance(value, dict | list):
-        value = None
-    if len(group) > 1:
-        rule += f" (and {len(group) - 1:,} more faults of this range)"
-    return Fault(path=dotted(path), value=value, rule=rule, hint=hint, line=line)
-
-
-def _type_of(data: Any) -> type[Study]:
-    return study_type(kind_of_file(data))
-
-
-def _range_above(loc: YamlPath, section_names: Sequence[str]) -> YamlPath | None:
-    """Return the place of the range that contains `loc`, or None."""
-    sections = [index for index, part in enumerate(loc) if part in section_names]
-    inside = [index for index, part in enumerate(loc) if part in RANGE_KEYS and sections and index > sections[0]]
-    return loc[: inside[0]] if inside else None
-
-
-def _task_of(label: object, data: Any) -> Any:
-    """Return the name of the task of the data set `label`."""
-    sets = data["datasets"] if isinstance(data["datasets"], dict) else {}
-    named = [entry.get("task", label) for key, entry in sets.items() if str(key) == label and isinstance(entry, dict)]
-    return named[0] if named else label
-
-
-def _not_of_the_task(path: YamlPath, value: object, line: int | None, data: Any) -> Fault:
-    """Return the fault of a setting of a data set that its task does not have, or that the task is not known."""
-    task = _task_of(path[1], data)
-    try:
-        if data.get("trainable", FAMILY) == FAMILY:
-            TASKS.check(str(task))
-    except RegistryError as error:
-        return Fault(path=dotted((*path[:2], "task")), value=task, rule=str(error), line=line)
-    hint = did_you_mean(str(path[-1]), _known_keys(path[:-1], data))
-    if any(path[-1] in task_settings(name).model_fields for name in TASKS.names()):
-        return Fault(
-            path=dotted(path), value=value, rule=f"task {task} does not have this setting.", hint=hint, line=line
-        )
-    return Fault(path=dotted(path), value=None, rule="this key is not known.", hint=hint, line=line)
-
-
-def _known_keys(path: YamlPath, data: Any) -> list[str]:
-    if path[:1] == ("datasets",) and len(path) > 1:
-        return _fields_at(task_settings(_task_of(path[1], data)), path[2:])
-    kind = _type_of(data)
-    section: type[BaseModel] = kind
-    inside = [part for part in path if isinstance(part, str)]
-    sections: dict[str, type[BaseModel]] = {**_models_in(kind), "trainable": Command, **_models_in(Command)}
-    for part in inside:
-        section = sections.get(part, section)
-    if inside and inside[-1] not in sections and inside[0] in kind.section_names:
-        return [*RANGE_KEYS, *RANGE_OPTIONS, "default"]
-    return list(section.model_fields)
-
-
-def _models_in(model: type[BaseModel]) -> dict[str, type[BaseModel]]:
-    """Return the models of the fields of a model, and those inside them, by name; ranges are none."""
-    found: dict[str, type[BaseModel]] = {}
-    for name, field in model.model_fields.items():
-        for kind in _types_in(field.annotation):
-            found |= {name: kind, **_models_in(kind)}
-    return found
-
-
-def _types_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel) and not issubclass(annotation, Range):
-        yield annotation
-    for inner in get_args(annotation):
-        yield from _types_in(inner)
-
-
-def _fields_at(model: Any, path: YamlPath) -> list[str]:
-    """Return the fields of `model`, or of the model at `path` inside it."""
-    for part in path:
-        model = model.model_fields[part].annotation
-    return list(model.model_fields)
-
-
-def _places(lines: Mapping[YamlPath, int]) -> dict[str, int]:
-    """Return the line of every dotted path."""
-    places: dict[str, int] = {}
-    for path, line in lines.items():
-        places.setdefault(dotted(path), line)
-    return places
-
-
-def _place(dotted: str, places: Mapping[str, int]) -> int | None:
-    """Return the line of a path, or of its nearest ancestor in the file."""
-    for _ in range(_DEEPEST):
-        if dotted in places:
-            return places[dotted]
-        dotted = dotted.rpartition(".")[0]
-    return None
-
-
-def _setting_texts(text: str) -> dict[str, str]:
-    return {name: json.dumps(value, default=str) for name, value in leaves(read_yaml(text, "study")[0]).items()}
-
-
-def _placed(faults: Sequence[Fault], lines: Mapping[YamlPath, int]) -> list[Fault]:
-    """Return each fault once, with its line, in the order of the file."""
-    places = _places(lines)
-    found = [fault if fault.line is not None else replace(fault, line=_place(fault.path, places)) for fault in faults]
-    once = {fault.render(""): fault for fault in found}
-    return sorted(once.values(), key=lambda fault: (fault.line or 0, fault.path))
 
 
 def _near(path: Path) -> str:

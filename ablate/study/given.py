@@ -10,8 +10,9 @@ from pydantic import ValidationError
 
 from ablate.base.errors import Fault, did_you_mean
 from ablate.study.ranges import is_range
-from ablate.study.space import Range, is_same, texts_of
+from ablate.study.space import Range
 from ablate.study.study import Study
+from ablate.study.values import is_same, texts_of
 
 
 def given_faults(study: Study, dataset: str, given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -76,7 +77,7 @@ def start_faults(study: Study) -> Iterator[Fault]:
     if study.compare is not None:
         rule = "a comparison trains its whole design: leave this out"
         paths = [*["start"][: len(study.start)], *(path for path, _ in defaults)]
-        yield from (Fault(path=path, value=None, rule=rule) for path in paths)
+        yield from (Fault(path=path, rule=rule) for path in paths)
         return
     for path, spec in defaults:
         try:
@@ -92,7 +93,7 @@ def _together_faults(study: Study) -> Iterator[Fault]:
     for label in study.datasets:
         for values in study.start_of(label):
             for _, rule in given_faults(study, label, values):
-                yield Fault(path=f"{next(iter(values))}.default", value=None, rule=f"the defaults together are {rule}")
+                yield Fault(path=f"{next(iter(values))}.default", rule=f"the defaults together are {rule}")
 
 
 def _entry_faults(study: Study) -> Iterator[Fault]:
@@ -111,8 +112,7 @@ def _entry_faults(study: Study) -> Iterator[Fault]:
                 yield Fault(path=f"{path}.{name}".rstrip("."), value=values.get(name), rule=rule)
             text = f"{index if faults else _text(study, label, values)}"
             if first.setdefault(text, index) != index:
-                rule = f"equal to start.{first[text]}: a configuration is trained once"
-                yield Fault(path=path, value=None, rule=rule)
+                yield Fault(path=path, rule=f"equal to start.{first[text]}: a configuration is trained once")
 
 
 def _text(study: Study, label: str, values: Mapping[str, Any]) -> str:
@@ -124,4 +124,4 @@ def _budget_faults(study: Study) -> Iterator[Fault]:
     asked = max(counts) if study.budget.scope == "per_dataset" else sum(counts)
     if asked > study.budget.trials:
         rule = f"{asked} trials begin with these configurations, and budget.trials is {study.budget.trials}"
-        yield Fault(path="start" if study.start else "budget.trials", value=None, rule=rule)
+        yield Fault(path="start" if study.start else "budget.trials", rule=rule)

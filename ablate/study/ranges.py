@@ -20,8 +20,9 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from ablate.core.config import FROZEN
-from ablate.study.space import Choices, FloatRange, IntRange, Range, Scalar, refuse_null
+from ablate.core.config import Frozen
+from ablate.study.space import Choices, FloatRange, IntRange, Range
+from ablate.study.values import Scalar, refuse_null
 
 RANGE_KEYS = ("float", "int", "choices")
 RANGE_OPTIONS = ("log", "step", "when")
@@ -78,10 +79,6 @@ def _samples(spec: Range) -> tuple[Scalar, ...]:
     return spec.bounds
 
 
-def _plain(info: FieldInfo) -> Any:
-    return Annotated[info.annotation, *info.metadata] if info.metadata else info.annotation
-
-
 def section_fields(settings: type[BaseModel], text: str = "") -> dict[str, tuple[Any, Any]]:
     """Return type and default of each section that `settings` gives a study file, as for pydantic's `create_model`.
 
@@ -90,12 +87,12 @@ def section_fields(settings: type[BaseModel], text: str = "") -> dict[str, tuple
     return {name: _searched_field(info, text) for name, info in settings.model_fields.items()}
 
 
-def _searched_field(info: FieldInfo, text: str = "") -> tuple[Any, Any]:
+def _searched_field(info: FieldInfo, text: str) -> tuple[Any, Any]:
     kind, default = info.annotation, info.get_default(call_default_factory=True)
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         space = space_of(kind)
         return space, Field(default=space(), description=text or info.description)
-    annotation = searchable(_plain(info))
+    annotation = searchable(Annotated[kind, *info.metadata] if info.metadata else kind)
     if get_origin(kind) is dict:  # names that are not known here, each of which may be a range
         annotation = dict[get_args(kind)[0], searchable(Annotated[Any, AfterValidator(_plain_value)])]  # type: ignore[misc]
     return annotation, Field(default=default, description=text or info.description)
@@ -114,17 +111,15 @@ def _plain_value(value: Any) -> Any:
     return value
 
 
-class _Searched(BaseModel):
-    model_config = FROZEN
+class _Searched(Frozen):
     stands_for: ClassVar[type[BaseModel] | None] = None  # whose docstrings describe the fields
 
 
 @cache
 def space_of(config: type[BaseModel]) -> type[BaseModel]:
     """Return the model of a section of a study file in which every field of `config` may be a range."""
-    fields: dict[str, Any] = {name: _searched_field(info) for name, info in config.model_fields.items()}
-    name = config.__name__.removesuffix("Config") + "Space"
-    made = create_model(name, __base__=_Searched, __doc__=f"{config.__doc__} Each may be a range.", **fields)
+    name, fields = config.__name__.removesuffix("Config") + "Space", section_fields(config)
+    made = create_model(name, __base__=_Searched, __doc__=f"{config.__doc__} Each may be a range.", **fields)  # type: ignore[call-overload]
     made.stands_for = config
     return made
 

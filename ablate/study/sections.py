@@ -6,26 +6,11 @@ import json
 import re
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, cast
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationInfo,
-    create_model,
-    model_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, create_model, model_validator
 
 from ablate.base.plain_text import NAME_RULE, is_name, metric_name_fault
-from ablate.core.config import FROZEN, LARGEST, NUMBER, Positive, Seeds, TrainableSettings
-from ablate.core.objectives import (
-    COST_METRICS,
-    cost_name_fault,
-    is_higher_better,
-    on_validation,
-    unknown_direction,
-)
+from ablate.core.config import LARGEST, NUMBER, Frozen, Positive, Seeds, TrainableSettings
+from ablate.core.objectives import COST_METRICS, cost_name_fault, is_higher_better, on_validation, unknown_direction
 from ablate.core.registry import COMMAND_PREFIX
 from ablate.study.patterns import compile_pattern, named_pattern
 from ablate.study.ranges import section_fields, settings
@@ -134,11 +119,7 @@ Amount = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
 Duration = Annotated[float, BeforeValidator(_seconds, json_schema_input_type=float | str), Field(gt=0), NUMBER]
 
 
-class Section(BaseModel):
-    model_config = FROZEN
-
-
-class Sectioned(Section):
+class Sectioned(Frozen):
     """A part of the study file that holds sections of the trainable's settings (`with_sections` adds them)."""
 
     section_names: ClassVar[tuple[str, ...]] = ()
@@ -167,7 +148,7 @@ def with_sections(base: type[S], kind: type[TrainableSettings], **changed: Any) 
     return cast("type[S]", made)
 
 
-class MetricPattern(Section):
+class MetricPattern(Frozen):
     """How a number is read from what a command prints. In a file, a text is the pattern alone."""
 
     pattern: Annotated[str, AfterValidator(_pattern)]
@@ -183,7 +164,7 @@ def _patterned(value: Any) -> Any:
 Pattern = Annotated[MetricPattern, BeforeValidator(_patterned, json_schema_input_type=str | MetricPattern)]
 
 
-class Command(Section):
+class Command(Frozen):
     """A command that trains: `{name}` stands for a setting of `config`, `{seed}` for the replicate's seed."""
 
     command: Annotated[str, Field(min_length=1)]
@@ -233,7 +214,7 @@ def command_of(trainable: str) -> Command | None:
     return Command.model_validate_json(trainable.removeprefix(COMMAND_PREFIX))
 
 
-class Objective(Section):
+class Objective(Frozen):
     """A metric and the direction in which it is better."""
 
     metric: DeclaredMetric
@@ -256,7 +237,7 @@ class Objective(Section):
         return self
 
 
-class SamplerConfig(Section):
+class SamplerConfig(Frozen):
     """The sampler, which proposes configurations."""
 
     name: str = "front"
@@ -268,7 +249,7 @@ class SamplerConfig(Section):
     """Options of the sampler."""
 
 
-class SchedulerConfig(Section):
+class SchedulerConfig(Frozen):
     """The scheduler, which stops weak trials early."""
 
     name: str = "forecast"
@@ -281,7 +262,7 @@ class SchedulerConfig(Section):
     """Options of the scheduler."""
 
 
-class Budget(Section):
+class Budget(Frozen):
     """What the search may spend. Confirmation is not part of it."""
 
     trials: Positive = 24
@@ -322,7 +303,7 @@ class Budget(Section):
         return {f"budget.{name}": limit for name, limit in limits.items() if limit is not None}
 
 
-class Confirm(Section):
+class Confirm(Frozen):
     """Retrain the front on fresh seeds and open the test split once."""
 
     replicates: Seeds = 3
@@ -333,7 +314,7 @@ class Confirm(Section):
     """The loss of quality accepted for a smaller network, such as `{val_accuracy: 0.01}`. Fix it before any run."""
 
 
-class Constraint(Section):
+class Constraint(Frozen):
     """A bound that a trial on the front must keep. In a file: `params <= 200000`."""
 
     metric: DeclaredMetric
@@ -341,10 +322,8 @@ class Constraint(Section):
     bound: float
 
 
-class Start(Section):
+class Start(Frozen, extra="allow"):
     """A configuration that is tried first: values of searched settings by dotted name. The sampler chooses the rest."""
-
-    model_config = ConfigDict(extra="allow")
 
     datasets: Names | None = None
     """Data sets on which it is tried. Default: all."""

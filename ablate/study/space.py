@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cached_property
@@ -15,8 +14,8 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from ablate.core.config import FROZEN
+from ablate.study.values import Scalar, as_written, is_between, is_same, plain_choices, texts_of
 
-Scalar = str | int | float | bool | None
 COUNTED = 1_000_000  # a space with more conditional combinations than this counts as infinite
 DIGITS = 4  # decimal digits of a range's width that a suggestion keeps
 EXACT = 2**53  # a sampler keeps whole numbers up to this one exactly
@@ -52,9 +51,10 @@ class Range(BaseModel):
     def grid(self) -> Sequence[Scalar] | None:
         """Return every value in order, or None if there are infinitely many or more than COUNTED real steps."""
 
-    @abstractmethod
     def count(self) -> int | None:
         """Return the number of values, or None if there are infinitely many."""
+        values = self.grid()
+        return None if values is None else len(values)
 
     def contains(self, value: Any) -> bool:
         """Return whether this range contains `value`."""
@@ -104,14 +104,6 @@ def _interval_faults(bounds: tuple[float, float], *, log: bool, step: float | No
     return faults
 
 
-def _is_between(bounds: tuple[float, float], value: Any) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    low, high = bounds
-    slack = 1e-9 * max(abs(low), abs(high), 1e-300)
-    return low - slack <= value <= high + slack
-
-
 def _step_text(step: float | None) -> str:
     return "" if step is None else f" in steps of {step:g}"
 
@@ -128,7 +120,7 @@ class FloatRange(Range):
 
     def grid(self) -> Sequence[Scalar] | None:
         count = self.count()
-        return None if count is None or count > COUNTED else _Steps(self.bounds[0], self.step or 0.0, count)
+        return None if count is None or count > COUNTED else _Steps(self, count)
 
     def count(self) -> int | None:
         low, high = self.bounds
@@ -143,7 +135,7 @@ class FloatRange(Range):
 
     def at(self, index: int) -> float:
         """Return a value of a range with steps, as a decimal: three steps of 0.1 from 0 are 0.3."""
-        return _at(self.bounds[0], self.step or 0.0, index)
+        return float(as_written(self.bounds[0]) + index * as_written(self.step or 0.0))
 
     def rounded(self, value: float) -> float:
         """Return the nearest short decimal within the bounds; a grid of them divides the range 10,000 to 100,000 times.
@@ -158,15 +150,15 @@ class FloatRange(Range):
 
     def place(self, value: float) -> int:
         """Return how many steps `value` is above the lowest, rounded; the inverse of `at`."""
-        return round(self._steps(value)) if self.step is not None else 0
+        return round(self._steps(value))
 
     def _steps(self, value: float) -> Decimal:
         assert self.step is not None
-        return (_decimal(value) - _decimal(self.bounds[0])) / _decimal(self.step)
+        return (as_written(value) - as_written(self.bounds[0])) / as_written(self.step)
 
     def read(self, value: Any) -> Scalar:
         (low, high), step = self.bounds, self.step
-        if _is_between(self.bounds, value):
+        if is_between(self.bounds, value):
             if step is None:
                 return float(min(max(value, low), high))
             place = self.place(value)
@@ -175,16 +167,11 @@ class FloatRange(Range):
         raise ValueError(f"must be a number from {low:g} to {high:g}{_step_text(step)}")
 
 
-def _at(low: float, step: float, index: int) -> float:
-    return float(_decimal(low) + index * _decimal(step))
-
-
 @dataclass(frozen=True)
 class _Steps(Sequence[float]):
     """The values of a real range with steps, computed when they are read."""
 
-    low: float
-    step: float
+    spec: FloatRange
     number: int
 
     def __len__(self) -> int:
@@ -192,11 +179,7 @@ class _Steps(Sequence[float]):
 
     def __getitem__(self, index: Any) -> Any:
         places = range(self.number)[index]
-        return _at(self.low, self.step, places) if isinstance(places, int) else [self[each] for each in places]
-
-
-def _decimal(value: float) -> Decimal:
-    return Decimal(repr(value))
+        return self.spec.at(places) if isinstance(places, int) else [self[each] for each in places]
 
 
 class IntRange(Range):
@@ -211,49 +194,25 @@ class IntRange(Range):
             return [f"whole numbers are searched from {-EXACT} to {EXACT}, where each is exact: narrow the range"]
         return _interval_faults(self.bounds, log=self.log, step=self.step)
 
-    def grid(self) -> Sequence[Scalar]:
+    def grid(self) -> range:
         low, high = self.bounds
         return range(low, high + 1, self.step or 1)
 
     @property
     def ends(self) -> tuple[int, int]:
-        return self.bounds[0], range(self.bounds[0], self.bounds[1] + 1, self.step or 1)[-1]
-
-    def count(self) -> int:
-        low, high = self.bounds
-        return (high - low) // (self.step or 1) + 1
+        return self.bounds[0], self.grid()[-1]
 
     def read(self, value: Any) -> Scalar:
         low, high = self.bounds
-        if _is_between(self.bounds, value) and value == int(value) and int(value) in self.grid():
+        if is_between(self.bounds, value) and value == int(value) and int(value) in self.grid():
             return int(value)
         raise ValueError(f"must be a whole number from {low} to {high}{_step_text(self.step)}")
-
-
-def refuse_null(value: Any) -> None:
-    """Raise ValueError for a text with the character that ends one in C, so that no process takes it."""
-    if isinstance(value, str) and "\0" in value:
-        raise ValueError("this text holds the character \\0, which no command takes")
-
-
-def _plain_choices(given: Any) -> Any:
-    """Refuse what is no list of texts, finite numbers, true, false and null, with what to write instead."""
-    if not isinstance(given, list | tuple):
-        raise ValueError("choices are a list, as in [a, b]")
-    for choice in given:
-        refuse_null(choice)
-        if isinstance(choice, list | tuple | dict):
-            text = json.dumps(choice, ensure_ascii=False, default=str).replace("'", "''")
-            raise ValueError(f"a list or mapping is no choice: write '{text}', a text, and json.loads it in your code")
-        if isinstance(choice, float) and not math.isfinite(choice):
-            raise ValueError(f"choice {choice} is not a finite number; quote it if it is text")
-    return given
 
 
 class Choices(Range):
     """`{choices: [a, b]}`: one of the listed values."""
 
-    choices: Annotated[tuple[Scalar, ...], BeforeValidator(_plain_choices)] = Field(
+    choices: Annotated[tuple[Scalar, ...], BeforeValidator(plain_choices)] = Field(
         description="The values to choose from."
     )
 
@@ -270,9 +229,6 @@ class Choices(Range):
     def ends(self) -> tuple[Scalar, ...]:
         return self.choices
 
-    def count(self) -> int:
-        return len(self.choices)
-
     @cached_property
     def _places(self) -> dict[tuple[type, Scalar], int]:
         """The first position of each choice by type and value, as `is_same` compares them."""
@@ -285,33 +241,13 @@ class Choices(Range):
         if self.contains(value):
             return self.choices[self.index(value)]
         for choice in self.choices:
-            if _is_equal_number(value, choice):
+            if bool not in (type(value), type(choice)) and value == choice:
                 return choice
         raise ValueError(f"must be one of {', '.join(texts_of(self.choices))}")
 
     def index(self, value: Any) -> int:
         """Return the position of `value`, which is one of the choices."""
         return self._places[type(value), value]
-
-
-def is_same(one: Any, two: Any) -> bool:
-    """Return whether two values or configurations are equal and of one type: `1`, `True`, `1.0` and `"1"` differ."""
-    if isinstance(one, Mapping) and isinstance(two, Mapping):
-        return one.keys() == two.keys() and all(is_same(value, two[name]) for name, value in one.items())
-    if isinstance(one, list | tuple) and isinstance(two, list | tuple):
-        return len(one) == len(two) and all(map(is_same, one, two))
-    return bool(one == two) and type(one) is type(two)
-
-
-def texts_of(values: Iterable[Any]) -> list[str]:
-    """Return each value as text: text as it is and others as JSON, or all as JSON where two would read the same."""
-    exact = [json.dumps(value, ensure_ascii=False) for value in values]
-    plain = [value if isinstance(value, str) else text for value, text in zip(values, exact, strict=True)]
-    return plain if len(set(plain)) == len(set(exact)) else exact
-
-
-def _is_equal_number(one: Any, two: Any) -> bool:
-    return not isinstance(one, bool) and not isinstance(two, bool) and bool(one == two)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,15 +43,9 @@ _SCALARS = {
         r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))\Z"
     ),
 }
-_FIRST = {
-    "null": ["~", "n", "N", ""],
-    "bool": list("tTfF"),
-    "int": list("-+0123456789"),
-    "float": list("-+.0123456789"),
-}
 _Yaml12.yaml_implicit_resolvers = {}
 for _name, _pattern in _SCALARS.items():
-    _Yaml12.add_implicit_resolver(_TAG + _name, _pattern, _FIRST[_name])
+    _Yaml12.add_implicit_resolver(_TAG + _name, _pattern, None)
 
 
 def _construct_int(loader: _Yaml12, node: yaml.ScalarNode) -> int:
@@ -69,8 +63,8 @@ def _float(text: str) -> float:
     return float(text.replace("_", "").lower().replace(".inf", "inf").replace(".nan", "nan"))
 
 
-_Yaml12.add_constructor("tag:yaml.org,2002:int", _construct_int)
-_Yaml12.add_constructor("tag:yaml.org,2002:float", _construct_float)
+_Yaml12.add_constructor(_TAG + "int", _construct_int)
+_Yaml12.add_constructor(_TAG + "float", _construct_float)
 
 
 class _Writer(yaml.SafeDumper):
@@ -145,7 +139,7 @@ def read_yaml(text: str, file: str, found: list[Fault] | None = None) -> tuple[d
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or error_text(error)
         line = mark.line + 1 if mark else None
-        raise StudyFileError(file, [Fault(path="YAML", value=None, rule=str(problem), line=line)]) from None
+        raise StudyFileError(file, [Fault(path="YAML", rule=str(problem), line=line)]) from None
     except RecursionError:
         refuse(file, "nested too deeply")
     finally:
@@ -160,7 +154,7 @@ def _walk(node: yaml.Node, path: Path, lines: dict[Path, int], above: set[int]) 
     """Record the line of every path; yield constructs that YAML allows and study files do not use."""
     line = lines.setdefault(path, node.start_mark.line + 1)
     if id(node) in above or len(lines) > 100_000:
-        yield Fault(path=dotted(path), value=None, rule="too large, or an alias of itself", line=line)
+        yield Fault(path=dotted(path), rule="too large, or an alias of itself", line=line)
         return
     yield from _node_faults(node, path)
     above = above | {id(node)}
@@ -169,16 +163,15 @@ def _walk(node: yaml.Node, path: Path, lines: dict[Path, int], above: set[int]) 
         for key, value in node.value:
             line = key.start_mark.line + 1
             if not isinstance(key, yaml.ScalarNode):
-                yield Fault(path=dotted(path), value=None, rule="a key is one word of text", line=line)
+                yield Fault(path=dotted(path), rule="a key is one word of text", line=line)
                 continue
             below = (*path, str(key.value))
             lines[below] = line
             yield from _node_faults(key, below)
             if key.value == "<<":
-                rule = "YAML 1.2 has no merge key: write the settings out"
-                yield Fault(path=dotted(below), value=None, rule=rule, line=line)
+                yield Fault(path=dotted(below), rule="YAML 1.2 has no merge key: write the settings out", line=line)
             if key.value in seen:
-                yield Fault(path=dotted(below), value=None, rule=TWICE, line=line)
+                yield Fault(path=dotted(below), rule=TWICE, line=line)
             seen.add(key.value)
             yield from _walk(value, below, lines, above)
     elif isinstance(node, yaml.SequenceNode):
@@ -191,7 +184,7 @@ def _node_faults(node: yaml.Node, path: Path) -> Iterator[Fault]:
     place, line = dotted(path), node.start_mark.line + 1
     kind = node.tag.removeprefix(_TAG)
     if kind not in (("str", *_SCALARS) if isinstance(node, yaml.ScalarNode) else ("seq", "map")):
-        yield Fault(path=place, value=None, rule=f"the tag {node.tag[:80]!r} does not fit; leave it out", line=line)
+        yield Fault(path=place, rule=f"the tag {node.tag[:80]!r} does not fit; leave it out", line=line)
     elif kind in _SCALARS and not _SCALARS[kind].match(node.value):
         yield Fault(path=place, value=node.value, rule=f"this is not of the type that its tag names, {kind}", line=line)
     elif kind == "float" and node.value[-1].isdecimal() and math.isinf(_float(node.value)):
@@ -206,4 +199,4 @@ def dotted(path: Path) -> str:
 
 def refuse(file: str, rule: str) -> NoReturn:
     """Raise StudyFileError for the file as a whole."""
-    raise StudyFileError(file, [Fault(path="study file", value=None, rule=rule)])
+    raise StudyFileError(file, [Fault(path="study file", rule=rule)])

@@ -11,14 +11,14 @@ from ablate.base.errors import LedgerError
 from ablate.core.config import DatasetFacts
 from ablate.core.objectives import losses
 from ablate.core.trial import CONFIRM_SEED_BASE, PLACE, Decision, Stage
-from ablate.ledger import EventRecord, NewTrial, TrialRecord
+from ablate.ledger import NewTrial, Snapshot
 from ablate.ledger.requests import ANSWERED, RETRY
 from ablate.tuning.recorded import RecordedSearch
 from ablate.tuning.sampling.suggester import Suggester
 from ablate.tuning.sampling.twins import Measure
 from ablate.tuning.stages.confirmation import FrontMember, confirmation_trials, evaluations, shuffle
 from ablate.tuning.stages.row_tuning import RowTuning
-from ablate.tuning.state.trial_progress import ReportSummary, TrialProgress, metric_of
+from ablate.tuning.state.trial_progress import ReportSummary, TrialProgress, further, metric_of
 from ablate.tuning.stopping.rungs import RungReport, Rungs
 from ablate.tuning.warm_start import WARM_START
 
@@ -36,7 +36,7 @@ class DatasetSearch(RecordedSearch):
     suggester: Suggester
     rungs: Rungs
     tuning: RowTuning | None = None
-    setbacks: dict[int, list[tuple[str, int | None]]] = field(default_factory=dict)
+    setbacks: dict[int, list[tuple[str, int]]] = field(default_factory=dict)
     started: set[int] = field(default_factory=set)  # places in `start` of the file that were suggested or refused
     _front: tuple[FrontMember, ...] | None = None  # until a trial ends
     _told: int = 0  # number of search trials whose result the sampler of a deterministic study has received
@@ -57,14 +57,13 @@ class DatasetSearch(RecordedSearch):
         rungs = Rungs.of(study, suggester.curves)
         return DatasetSearch(study=study, dataset=dataset, suggester=suggester, rungs=rungs, tuning=tuning)
 
-    def restore(
-        self, records: Sequence[TrialRecord], steps: Sequence[ReportSummary], events: Sequence[EventRecord]
-    ) -> None:
-        """Load the ledger's records: trials ordered by number, reports and events in commit order."""
-        super().restore(records, steps, events)
-        for step in steps:
-            trial = self.trials[step.key.number]
-            if trial.config.stage == "search" and not (step.final or step.diverged):
+    def restore(self, found: Snapshot, taken: Sequence[ReportSummary]) -> None:
+        """Load what the ledger has of the data set, and tell scheduler and sampler."""
+        super().restore(found, taken)
+        for step in taken:
+            if step.key.dataset != self.dataset or step.final or step.diverged:
+                continue
+            if (trial := self.trials[step.key.number]).config.stage == "search":
                 self.rungs.observe(self._sight(trial, step), shared=self.study.deterministic is None)
         for trial in self.search_trials():
             self.tell(trial)
@@ -79,8 +78,7 @@ class DatasetSearch(RecordedSearch):
         """Apply one event."""
         super().mark(kind, payload)
         if kind in (RETRIED, RESUMED):
-            setback = (kind, payload.get("epoch"))  # older events have no epoch: they count at every epoch
-            self.setbacks.setdefault(payload["trial"], []).append(setback)
+            self.setbacks.setdefault(payload["trial"], []).append((kind, payload["epoch"]))
         elif kind == ANSWERED and payload.get("start") is not None:
             self.started.add(payload["start"])
         elif kind == ANSWERED and payload.get("command") == RETRY and "refused" not in payload:
@@ -101,8 +99,7 @@ class DatasetSearch(RecordedSearch):
 
     def times(self, kind: str, number: int) -> int:
         """Return how often a trial was RETRIED after a failure, or RESUMED by a next driver, at its current epoch."""
-        counted = ((kind, self.trials[number].epoch), (kind, None))
-        return sum(setback in counted for setback in self.setbacks.get(number, ()))
+        return self.setbacks.get(number, []).count((kind, self.trials[number].epoch))
 
     @property
     def next_number(self) -> int:
@@ -132,8 +129,8 @@ class DatasetSearch(RecordedSearch):
             return self._run_of(*self.campaign.wanted()[0])
         if self.tuning is not None:
             return self.tuning.next_trial(self.next_number, self.tuned_rows())
-        if (further := next(iter(self._seeds_asked_for().items()), None)) is not None:
-            return self._further(*further)
+        for number, seeds in self._seeds_asked_for().items():
+            return self._further(number, seeds)
         self._hear()
         return self.suggester.suggest(self.next_number)
 
@@ -240,18 +237,15 @@ class DatasetSearch(RecordedSearch):
 
         Confirmations are in the order of `shuffle`, evaluations of a comparison in the order of its trials.
         """
+        first, facts = self.next_number, self.suggester.facts()
         if self.study.compare is not None:
-            return evaluations(list(self.trials.values()), self.suggester.facts())
+            return evaluations(list(self.trials.values()), facts, first)
         of_now = self.study.trainable  # a command may have got the test metric after its search
-        pairs = [(replace(config, trainable=of_now), seeds) for config, seeds in self.unconfirmed()]
-        wanted = shuffle(self.study, self.dataset, pairs)
-        return confirmation_trials(list(self.trials.values()), wanted, self.suggester.facts()) if wanted else []
+        wanted = shuffle(self.study, self.dataset, self.unconfirmed())
+        return confirmation_trials(wanted, facts, first, trainable=of_now)
 
     def _further(self, number: int, seeds: tuple[int, ...]) -> NewTrial:
-        first = self.trials[number]
-        key = replace(first.key, number=self.next_number)
-        config = replace(first.config, key=key, seeds=seeds, source=first.number)
-        return NewTrial(config=config, size=first.size, facts=self.suggester.facts())
+        return further(self.trials[number], self.next_number, self.suggester.facts(), seeds=seeds, source=number)
 
     def _run_of(self, arm: Arm, place: int) -> NewTrial:
         """Return the next run of an arm of a campaign."""
@@ -271,11 +265,10 @@ class DatasetSearch(RecordedSearch):
         first, last, asked = self.campaign.arms[0], self.campaign.champion, self.campaign.asked.close
         if first is last:
             return []
-        sources = [next(iter(arm.runs.values())).config for arm in (first, last)]
-        wanted = [(c, (CONFIRM_SEED_BASE + i,)) for i in range(asked.replicates) for c in sources]
-        found = confirmation_trials(list(self.trials.values()), wanted, self.suggester.facts())
+        sources = [next(iter(arm.runs.values())) for arm in (first, last)]
+        wanted = [(run, (CONFIRM_SEED_BASE + i,)) for i in range(asked.replicates) for run in sources]
         stage: Stage = "confirm" if asked.test else "search"
-        return [replace(new, config=replace(new.config, stage=stage)) for new in found]
+        return confirmation_trials(wanted, self.suggester.facts(), self.next_number, stage=stage)
 
     def _sight(self, trial: TrialProgress, step: ReportSummary) -> RungReport:
         values = [

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ablate.core.trial import CONFIRM_SEED_BASE, TrialConfig, TrialState
-from ablate.ledger import EventRecord, Snapshot, TrialRecord
+from ablate.core.trial import CONFIRM_SEED_BASE, TrialState
+from ablate.ledger import Snapshot
 from ablate.tuning.stages.confirmation import FrontMember, find_missing_seeds, find_untested, front, spread
 from ablate.tuning.stages.tuned_rows import TunedRows
 from ablate.tuning.state.planned import tuning_trials
@@ -44,16 +44,17 @@ class RecordedSearch:
 
             self.campaign = Campaign(self.study, self.dataset)
 
-    def restore(
-        self, records: Sequence[TrialRecord], steps: Sequence[ReportSummary], events: Sequence[EventRecord]
-    ) -> None:
-        """Load the ledger's records: trials ordered by number, reports and events in commit order."""
-        for record in records:
-            self.enter(TrialProgress.of(record))
-        for step in steps:
-            self.take(self.trials[step.key.number], step)
-        for event in events:
-            self.mark(event.kind, event.payload)
+    def restore(self, found: Snapshot, taken: Sequence[ReportSummary]) -> None:
+        """Load what the ledger has of the data set: trials by number, reports (`taken`) and events in commit order."""
+        for record in found.trials:
+            if record.key.dataset == self.dataset:
+                self.enter(TrialProgress.of(record))
+        for step in taken:
+            if step.key.dataset == self.dataset:
+                self.take(self.trials[step.key.number], step)
+        for event in found.events:
+            if event.dataset in (self.dataset, None):
+                self.mark(event.kind, event.payload)
 
     def enter(self, trial: TrialProgress) -> None:
         """Add the trial with the next number."""
@@ -98,17 +99,14 @@ class RecordedSearch:
         """
         return trial.config.stage == "search" and trial.sampler_state.get("given", {}).get("start") == 0
 
-    def unconfirmed(self) -> list[tuple[TrialConfig, tuple[int, ...]]]:
+    def unconfirmed(self) -> list[tuple[TrialProgress, tuple[int, ...]]]:
         """Return (search trial, missing seeds) pairs: those already begun first, then the front's, then the user's."""
         assert self.study.confirm is not None
         begun = [trial for trial in self.trials.values() if trial.config.stage == "confirm"]
         chosen = [member.config.key.number for member in spread(self.study, self.front(), self.study.confirm.top)]
         chosen += [t.number for t in self.search_trials() if self.is_users(t) and t.state is TrialState.COMPLETE]
         seeds = [CONFIRM_SEED_BASE + i for i in range(self.study.confirm.replicates)]
-        return [
-            (self.trials[number].config, missing)
-            for number, missing in find_missing_seeds(seeds, begun, chosen).items()
-        ]
+        return [(self.trials[n], missing) for n, missing in find_missing_seeds(seeds, begun, chosen).items()]
 
     @property
     def frozen(self) -> bool:
@@ -184,12 +182,8 @@ def recorded_searches(study: Study, snapshot: Snapshot) -> dict[str, RecordedSea
     """Return the recorded search of each data set of `study`, from a snapshot of its ledger."""
     found = {name: RecordedSearch(study=study, dataset=name) for name in study.labels}
     taken = steps(snapshot.reports, snapshot.events)
-    for name, search in found.items():
-        search.restore(
-            [t for t in snapshot.trials if t.key.dataset == name],
-            [s for s in taken if s.key.dataset == name],
-            [n for n in snapshot.events if n.dataset == name],
-        )
+    for search in found.values():
+        search.restore(snapshot, taken)
     return found
 
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ablate.base.errors import StudyFailedError
-from ablate.core.objectives import on_test, value_fault, with_test
-from ablate.core.trial import Decision, Report, TrialState, place_of
+from ablate.core.objectives import on_test, value_fault
+from ablate.core.trial import Decision, Report, TrialState, place_of, with_test
 from ablate.tuning.state.trial_progress import ReportSummary, TrialProgress, metric_of
 
 if TYPE_CHECKING:

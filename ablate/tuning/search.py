@@ -19,9 +19,8 @@ from ablate.tuning.recorded import EXHAUSTED, TEST_OPENED, is_finished
 from ablate.tuning.report_rules import judge, require_objectives
 from ablate.tuning.sampling.twins import Measure
 from ablate.tuning.search_stages import SearchStages
-from ablate.tuning.state.patience import PATIENCE, Patience
 from ablate.tuning.state.trial_progress import DRIVER_STARTED, ReportSummary, TrialProgress, steps
-from ablate.tuning.state.trial_queue import GroupKey, TrialQueue, alone
+from ablate.tuning.state.trial_queue import PATIENCE, GroupKey, Patience, TrialQueue, alone
 from ablate.tuning.user_requests import STOPPED, Requests
 
 if TYPE_CHECKING:
@@ -245,9 +244,8 @@ class Search(SearchStages):
             subsearch = self._subsearches[trial.key.dataset]
             if trial.state is TrialState.RUNNING:
                 if subsearch.times(RESUMED, trial.number) >= (most := self._patience.resumptions):
-                    place = f"{self.study.unit} {trial.epoch}"
-                    message = f"its driver ended {most} times at {place} without a further report"
-                    self.fail(trial.key, message)
+                    ended = f"its driver ended {most} times at {self.study.unit} {trial.epoch}"
+                    self.fail(trial.key, f"{ended} without a further report")
                     continue
                 self._note(subsearch, RESUMED, trial=trial.number, epoch=trial.epoch)
             return trial
@@ -257,12 +255,9 @@ class Search(SearchStages):
         """Return the trial's group key, or None while it must train alone."""
         subsearch = self._subsearches[trial.key.dataset]
         left = trial.state is TrialState.RUNNING and trial.key not in self._out  # by the last driver, not yet noted
-        if (
-            subsearch.times(RETRIED, trial.number)
-            or subsearch.times(RESUMED, trial.number) + left >= self._patience.together
-        ):
-            return None
-        return self._queue.group_key(trial.config)
+        resumed = subsearch.times(RESUMED, trial.number) + left >= self._patience.together
+        apart = resumed or subsearch.times(RETRIED, trial.number)
+        return None if apart else self._queue.group_key(trial.config)
 
     def _suggest_like(self, group: str, most: int) -> TrialProgress | None:
         """Return the next suggestion of a group key; at most `most` others wait for it, or any number of a tuning's.
@@ -278,8 +273,7 @@ class Search(SearchStages):
 
     def _suggest(self) -> TrialProgress | None:
         """Return a new trial for the data set whose turn it is, the first in the file among equals."""
-        self._note_time_up()
-        self._note_hours_up()
+        self._note_spent()
         while True:
             ready = [each for each in self._subsearches.values() if self._room(each)]
             if self._only:  # the others are left to another driver, which ends the search
@@ -337,13 +331,9 @@ class Search(SearchStages):
         made = partial(DatasetSearch.of, self.study, measure=self._measure, facts_of=self._facts_of, only=self._only)
         self._subsearches = {name: made(name) for name in self.study.labels}
         taken = steps(found.reports, found.events)
-        for name, subsearch in self._subsearches.items():
-            subsearch.restore(
-                [t for t in found.trials if t.key.dataset == name],
-                [s for s in taken if s.key.dataset == name],
-                [n for n in found.events if n.dataset in (name, None)],
-            )
         searches = self._subsearches.values()
+        for subsearch in searches:
+            subsearch.restore(found, taken)
         waiting = [t for s in searches for t in s.trials.values() if not t.state.finished and s.asks_for(t)]
         order = list(self._subsearches)
         waiting.sort(key=lambda t: (t.number, order.index(t.key.dataset)))

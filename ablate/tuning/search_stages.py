@@ -8,15 +8,7 @@ from ablate.core.trial import TrialState
 from ablate.ledger import NewEvent, NewTrial
 from ablate.ledger.requests import JUDGED
 from ablate.tuning.dataset_search import DatasetSearch
-from ablate.tuning.recorded import (
-    FROZEN,
-    HOURS_UP,
-    TIME_UP,
-    has_trials_left,
-    hours_spent,
-    is_over,
-    is_time_up,
-)
+from ablate.tuning.recorded import FROZEN, HOURS_UP, TIME_UP, has_trials_left, hours_spent, is_over
 from ablate.tuning.search_view import SearchView
 from ablate.tuning.state.trial_progress import DRIVER_STARTED, TrialProgress
 from ablate.tuning.state.trial_queue import TrialQueue
@@ -58,26 +50,22 @@ class SearchStages(SearchView):
         self._out.discard(trial.key)
         subsearch.tell(trial)
 
-    def _note_time_up(self) -> None:
-        """Commit that the time budget is spent; a killed driver may have stored less active time than that."""
-        limit = self.study.budget.wall_clock
-        if limit is None or not self._begun:
-            return
-        for subsearch in self._subsearches.values():
-            up = is_time_up(subsearch, self._writer.active_seconds())
-            if has_trials_left(subsearch, self._subsearches.values()) and subsearch.time_up < limit and up:
-                self._note(subsearch, TIME_UP, wall_clock=limit, search_trials=len(subsearch.search_trials()))
+    def _note_spent(self) -> None:
+        """Commit that the budget of time or of GPU hours is spent, once for each data set.
 
-    def _note_hours_up(self) -> None:
-        """Commit that the budget of GPU hours is spent; a trial that is tried again may delete reports later."""
-        limit, everyone = self.study.budget.most_hours, self._subsearches.values()
-        used = hours_spent(self.study, everyone)
-        for subsearch in everyone:
-            if limit is None or not has_trials_left(subsearch, everyone):
+        A killed driver may have stored less active time, and a trial that is tried again may delete reports later.
+        """
+        everyone, budget = self._subsearches.values(), self.study.budget
+        time, hours = budget.wall_clock if self._begun else None, budget.most_hours
+        active, used = self._writer.active_seconds(), hours_spent(self.study, everyone)
+        for subsearch in everyone if time or hours else ():
+            if not has_trials_left(subsearch, everyone):
                 continue
-            if subsearch.hours_up < limit <= used:
-                more = {"search_trials": len(subsearch.search_trials())}
-                self._note(subsearch, HOURS_UP, gpu_hours=limit, used=used, **more)
+            count = len(subsearch.search_trials())
+            if time is not None and subsearch.time_up < time <= active:
+                self._note(subsearch, TIME_UP, wall_clock=time, search_trials=count)
+            if hours is not None and subsearch.hours_up < hours <= used:
+                self._note(subsearch, HOURS_UP, gpu_hours=hours, used=used, search_trials=count)
 
     def _over(self, subsearch: DatasetSearch) -> bool:
         return is_over(subsearch, self._subsearches.values(), self._writer.active_seconds())

@@ -11,8 +11,7 @@ import polars as pl
 import pytest
 
 from ablate.base.errors import PausedError, RequestError, StudyFileError, TrialError
-from ablate.core.objectives import BestReport
-from ablate.core.trial import Report
+from ablate.core.trial import BestReport, Report
 from ablate.functions.code.changes import source_files
 from ablate.ledger import Ledger
 from ablate.study import parse_study

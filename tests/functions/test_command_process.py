@@ -16,9 +16,9 @@ import pytest
 
 from ablate.base.errors import PausedError, RequestError, StudyFileError, TrialError
 from ablate.core.config import DatasetFacts
-from ablate.core.objectives import BestReport
 from ablate.core.registry import read_task
 from ablate.core.trainable import load_trainable
+from ablate.core.trial import BestReport
 from ablate.execution.executor import Failure
 from ablate.functions.command_words import line_of, words_of
 from ablate.functions.output import read_output

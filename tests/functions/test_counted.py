@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from ablate.core.objectives import BestReport
-from ablate.core.trial import Report, TrialConfig, seed_place
+from ablate.core.trial import BestReport, Report, TrialConfig, seed_place
 from ablate.engine.training import checkpoint
 from ablate.functions.function import Function
 from support.commanded import own_trial

@@ -42,10 +42,7 @@ def one_line(url: str, **options: Any) -> str:
         ("sqlite://", "a ledger needs a file"),
         ("sqlite:///:memory:", "a ledger needs a file"),
         ("postgresql+psycopg://ada:hunter2@127.0.0.1:1/ablate", "//***@127.0.0.1:1/ablate: connection failed"),
-        (
-            "postgresql://ada@127.0.0.1:1/ablate?password=hunter2",
-            "127.0.0.1:1/ablate: connection failed",
-        ),
+        ("postgresql://ada@127.0.0.1:1/ablate?password=hunter2", "127.0.0.1:1/ablate: connection failed"),
     ],
 )
 def test_a_wrong_url_is_one_line(url: str, said: str) -> None:

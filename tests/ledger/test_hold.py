@@ -296,9 +296,7 @@ def test_a_fault_before_the_commit_is_tried_again(ledger: Ledger, monkeypatch: p
         assert ledger.trials(STUDY)[0].attempt == 1
 
 
-def test_the_time_that_drivers_work_is_kept_with_each_write_and_heartbeat(
-    storage: str,
-) -> None:
+def test_the_time_that_drivers_work_is_kept_with_each_write_and_heartbeat(storage: str) -> None:
     monotonic, wall = Clock(100.0), Clock()
     with Ledger.open(storage, clock=wall, monotonic=monotonic) as ledger:
 

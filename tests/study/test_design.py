@@ -125,10 +125,7 @@ def test_rows_do_not_change_the_files_own_settings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "design", "rule"),
-    [
-        (7, "full", "at most 64 networks, not 7 parts in 128: take leave-one-out"),
-    ],
+    ("count", "design", "rule"), [(7, "full", "at most 64 networks, not 7 parts in 128: take leave-one-out")]
 )
 def test_a_design_that_the_parts_cannot_have_names_its_rule(count: int, design: Any, rule: str) -> None:
     own = factors(count)

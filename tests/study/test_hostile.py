@@ -16,8 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ablate.base.errors import StudyFileError
-from ablate.study import Study
-from ablate.study import file as study_file
+from ablate.study import Study, shape_faults
 from ablate.study.file import SIZE_LIMIT_BYTES, parse_study
 from ablate.study.ranges import RANGE_KEYS
 from support.commands import TINY, run
@@ -81,7 +80,7 @@ def test_a_name_that_ends_in_a_newline_is_refused(text: str, rule: str) -> None:
 
 
 def test_no_regular_expression_of_the_program_ends_in_a_dollar() -> None:
-    sources = Path(study_file.__file__).parent.rglob("*.py")
+    sources = Path(shape_faults.__file__).parent.rglob("*.py")
     found = {path.name: re.findall(r"re\.compile\(r?f?\".*\$\"", path.read_text()) for path in sources}
     assert {name: hits for name, hits in found.items() if hits} == {}  # `$` also matches before a last newline
 
@@ -146,8 +145,8 @@ def test_unknown_keys_cost_no_more_than_once_each(tmp_path: Path, capfd: pytest.
         path = tmp_path / f"{count}.yaml"
         path.write_text(TINY + "".join(f"key{i:05}: 1\n" for i in range(count)))
         with (
-            mock.patch.object(study_file, "_place", side_effect=study_file._place) as places,
-            mock.patch.object(study_file, "did_you_mean", side_effect=study_file.did_you_mean) as guesses,
+            mock.patch.object(shape_faults, "_place", side_effect=shape_faults._place) as places,
+            mock.patch.object(shape_faults, "did_you_mean", side_effect=shape_faults.did_you_mean) as guesses,
         ):
             code, _, err = run(capfd, "plan", str(path), "--no-time")
         assert code == 2

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from ablate.study.space import Choices, FloatRange, IntRange, Range, Space, is_same, order_by_condition, texts_of
+from ablate.study.space import Choices, FloatRange, IntRange, Range, Space, order_by_condition
+from ablate.study.values import is_same, texts_of
 from ablate.tuning.sampling.search_space import decode, encode
 
 WIDTH = IntRange(bounds=(8, 24), step=8)

@@ -47,10 +47,7 @@ def test_a_task_takes_the_settings_that_it_has_and_no_others(task: str) -> None:
     [
         ("mnist: {length: 5}", ":3: datasets.mnist.length = 5: task mnist does not have this setting. Known: patch, "),
         ("a: {task: set_anomaly, patch: 7}", ":3: datasets.a.patch = 7: task set_anomaly does not have this setting."),
-        (
-            "imagenet: {options: {worker: 2}}",
-            "options.worker: this key is not known. Did you mean 'workers'",
-        ),
+        ("imagenet: {options: {worker: 2}}", "options.worker: this key is not known. Did you mean 'workers'"),
         ("imagenet: {options: {workers: -1}}", "options.workers = -1: Input should be greater than or equal to 0"),
         ("imagenet: {options: {augment: 'no'}}", "options.augment = 'no': Input should be a valid boolean"),
         (

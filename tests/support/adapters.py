@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from ablate.base.errors import PausedError
-from ablate.core.objectives import BestReport
-from ablate.core.trial import Report
+from ablate.core.trial import BestReport, Report
 from ablate.functions.function import Function
 from support.commanded import own_trial
 from support.forked import trained

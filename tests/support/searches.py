@@ -15,8 +15,7 @@ from ablate.engine.training.family import family
 from ablate.ledger import Ledger, StudyWriter, TrialRecord
 from ablate.study import Study
 from ablate.tuning import Search
-from ablate.tuning.state.patience import PATIENCE, Patience
-from ablate.tuning.state.trial_queue import GroupKey, alone
+from ablate.tuning.state.trial_queue import PATIENCE, GroupKey, Patience, alone
 from support.ledgers import SHAPE, Clock
 from support.trials import measure_by
 

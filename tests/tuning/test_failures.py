@@ -140,20 +140,6 @@ def test_a_report_gives_a_trial_its_three_attempts_back(tmp_path: Path) -> None:
     assert [p["epoch"] for _, p in notes(tmp_path, "retried")] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
 
 
-def test_retries_noted_without_an_epoch_still_count(tmp_path: Path) -> None:
-    with opened(study_of(budget={"trials": 1}), tmp_path) as (search, writer, _):
-        config = search.next_trial()
-        search.report(config.key, report_at(config, 1))
-        writer.note("retried", "digits", {"trial": 0, "message": "as before epochs were noted"})
-        writer.requeue(config.key)
-    with driving(study_of(budget={"trials": 1}), url_in(tmp_path)) as search:
-        assert search.next_trial() == config
-        search.fail(config.key, "died", kind="died")
-        assert search.next_trial() == config
-        search.fail(config.key, "died", kind="died")
-        assert search.finished
-
-
 @pytest.mark.services
 def test_a_paused_trial_goes_on_and_is_never_given_up(tmp_path: Path) -> None:
     study = study_of(budget={"trials": 1})

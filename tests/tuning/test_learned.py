@@ -17,15 +17,7 @@ from ablate.tuning.sampling.trial_converter import UNSEEN, TrialConverter
 from ablate.tuning.state.curves import Curves
 from ablate.tuning.state.trial_progress import TrialProgress
 from support.ledgers import SHAPE
-from support.searches import (
-    ONE,
-    TWO,
-    driving,
-    run_all,
-    size_of,
-    study_of,
-    url_in,
-)
+from support.searches import ONE, TWO, driving, run_all, size_of, study_of, url_in
 from support.trials import configs, family_trial, measure_by
 
 

@@ -15,7 +15,7 @@ from ablate.ledger import Ledger
 from ablate.ledger.requests import PRUNE, RETRY
 from ablate.study import Study
 from ablate.tuning import Search
-from ablate.tuning.state.patience import PATIENCE
+from ablate.tuning.state.trial_queue import PATIENCE
 from support.ledgers import Clock
 from support.searches import hold_of, report_at, run_all, run_trial, search_of, stored, study_of, url_in
 

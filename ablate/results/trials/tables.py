@@ -19,7 +19,8 @@ from ablate.core.objectives import SIZE_METRICS, means
 from ablate.core.trial import TrialKey
 from ablate.ledger import ReportRecord, Snapshot, TrialRecord, counted_reports
 from ablate.results.trials.sample_tables import SAMPLES, SAMPLES_TYPE, sample_column
-from ablate.study.space import Space, texts_of
+from ablate.study.space import Space
+from ablate.study.values import texts_of
 
 TRIAL_COLUMNS: dict[str, pl.DataType] = {
     "study": pl.String(),

@@ -18,13 +18,12 @@ from ablate.base.randomness import stream
 from ablate.tuning.sampling.candidates import Array, Candidates
 from ablate.tuning.sampling.hypervolume_gain import Expected, expected_gain
 from ablate.tuning.sampling.request import SamplerRequest
-from ablate.tuning.sampling.surrogate import Surrogate, fit, prior_mode, square_distances
+from ablate.tuning.sampling.surrogate import Fits, Prediction
 
 if TYPE_CHECKING:
     import optuna
 
 DRAWN, MUTATED = 500, 500  # candidates of each kind
-FITTED = 100  # trials to which the surrogates' parameters are fitted; the posterior uses all that are shown
 ASKED = 200  # best candidates that may be refused before the sampler gives up
 PARENTS = 8  # trials whose mutations are candidates, with one objective
 POOL = 64  # draws whose costs tell the range of a cost without reference
@@ -34,33 +33,14 @@ LENGTHS = (0.35, 1.0)  # prior length scales, in turns: a model that is too smoo
 CLIPPED = 3.0  # what a violation counts as at most, in units of the median one
 
 
-@dataclass(frozen=True)
-class _Model:
-    """A process of standardised values: `middle` + `scale` times it."""
-
-    process: Surrogate
-    middle: float
-    scale: float
-
-    def mean(self, asked: Array) -> Array:
-        """Return the means at places."""
-        return self.middle + self.scale * self.process.mean(asked)
-
-    def predict(self, asked: Array) -> tuple[Array, Array]:
-        """Return means and standard deviations at places."""
-        mean, deviation = self.process.predict(asked)
-        return self.middle + self.scale * mean, self.scale * deviation
-
-
 @dataclass(kw_only=True)
 class _Learned:
-    """The logarithm of a learned loss above `least`, predicted at the candidates' `places`."""
+    """The logarithm of a learned loss above its least value, predicted at the candidates' `places`."""
 
-    model: _Model
+    model: Prediction
     places: Array
     mean: Array
     deviation: Array
-    least: float
     _spread: Array | None = None
 
     def take(self, place: int) -> None:
@@ -77,7 +57,7 @@ class _Pool:
     """Candidates and what each is expected to gain over the front; `chances` are those of being allowed.
 
     `costs` [n, m] are the known losses, NaN where `learned` has a prediction by place. `front` and `reference` are in
-    the same units; a learned loss is counted from its `least`.
+    the same units; a learned loss is counted from its least value.
     """
 
     costs: Array
@@ -286,7 +266,7 @@ class FrontSampler(BaseSampler):
         places, asked = self._coordinates(history, rows, costs)
         groups = np.append(self._space.groups, self._space.groups.max() + 1 + np.arange(len(self._costly)))
         taught = history.taught
-        fits = _Fits(places[taught], groups, self._rng, self._length)
+        fits = Fits(places[taught], groups, self._rng, self._length)
         reference = self._reference(history, costs)
         front, learned = history.losses.copy(), {}
         for place in self._known.learned:
@@ -295,10 +275,10 @@ class FrontSampler(BaseSampler):
             front[:, place] = np.exp(model.mean(places))
             reference[place] -= least
             mean, deviation = model.predict(asked)
-            learned[place] = _Learned(model=model, places=asked, mean=mean, deviation=deviation, least=least)
+            learned[place] = _Learned(model=model, places=asked, mean=mean, deviation=deviation)
         chances = np.ones(len(asked))
         if history.outgrown.any():
-            ended = _Fits(places[~history.running], groups, self._rng, self._length)
+            ended = Fits(places[~history.running], groups, self._rng, self._length)
             chances = _chances(ended.model(np.where(history.outgrown[~history.running], 1.0, -1.0)), asked)
         for violation in history.violations[taught].T:
             unit = np.nanmedian(np.abs(violation)) if np.isfinite(violation).any() else 1.0
@@ -341,7 +321,7 @@ class FrontSampler(BaseSampler):
         return found
 
 
-def _chances(violation: _Model, asked: Array) -> Array:
+def _chances(violation: Prediction, asked: Array) -> Array:
     """Return the probability [n] that a predicted violation is not above 0."""
     mean, deviation = violation.predict(asked)
     found: Array = scipy.special.ndtr(-mean / deviation)
@@ -360,24 +340,3 @@ def _levels(losses: Array, complete: NDArray[np.bool_]) -> tuple[Array, float]:
     best, worst = taught.min(), losses[known].max()
     above = (np.median(taught) - best) / 2 or worst - best or 1.0
     return np.log(np.maximum(np.where(known, losses, worst), best) - best + above), best - above
-
-
-class _Fits:
-    """Fits processes of several values to the same trials at `places`; distances are shared."""
-
-    def __init__(self, places: Array, groups: NDArray[np.intp], rng: np.random.Generator, length: float) -> None:
-        self._prior = prior_mode(groups, length)
-        self._places, self._groups = places, groups
-        self._some = np.sort(rng.permutation(len(places))[:FITTED])
-        self._distances = square_distances(places[self._some], groups)
-
-    def model(self, values: Array, running: Array | None = None) -> _Model:
-        """Return what predicts a number; at `running` places the prediction is taken for seen."""
-        middle, scale = float(values.mean()), float(values.std()) or 1.0
-        targets = (values - middle) / scale
-        parameters = fit(self._distances, targets[self._some], self._prior)
-        process = Surrogate.of(self._places, targets, self._groups, parameters)
-        if running is not None and len(running):
-            seen = np.append(targets, process.mean(running))
-            process = Surrogate.of(np.concatenate([self._places, running]), seen, self._groups, parameters)
-        return _Model(process, middle, scale)

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import optuna
+from optuna.distributions import FloatDistribution
 from optuna.samplers import BaseSampler, RandomSampler
 from pydantic import ValidationError
 
@@ -18,7 +19,7 @@ from ablate.base.randomness import stream
 from ablate.core.config import DatasetFacts, NoSize, TrainableSettings
 from ablate.core.objectives import constraint_text
 from ablate.core.registry import SAMPLERS
-from ablate.core.trial import PLACE, TrialConfig, TrialKey, TrialState
+from ablate.core.trial import TrialConfig, TrialKey, TrialState, place_of
 from ablate.ledger import NewTrial
 from ablate.study import VARIANT
 from ablate.tuning.sampling.bounded_history import BoundedHistory
@@ -55,7 +56,7 @@ class Suggester:
     _seen: set[str] = field(default_factory=set)
     _further: list[dict[str, Any]] = field(default_factory=list)  # suggested together with the last one
     _refused: dict[str, str] = field(default_factory=dict)
-    _passed: set[int] = field(default_factory=set)  # places of a design that have begun or were refused
+    _passed: set[int | None] = field(default_factory=set)  # places of a design that have begun or were refused
     _designed: Mapping[int, Mapping[str, Any]] | None = None
 
     @cached_property
@@ -97,11 +98,7 @@ class Suggester:
     @cached_property
     def _costs(self) -> KnownCosts:
         return KnownCosts(
-            study=self.study,
-            dataset=self.dataset,
-            dimensions=self.dimensions,
-            measure=self.measure,
-            facts=self.facts,
+            study=self.study, dataset=self.dataset, dimensions=self.dimensions, measure=self.measure, facts=self.facts
         )
 
     def left(self) -> Mapping[int, Mapping[str, Any]]:
@@ -126,12 +123,7 @@ class Suggester:
         self.history.put(told, None if known else trial.sampler_state.get("study"))
         if not known:
             self._seen.add(self._configuration(trial.config.variant, trial.config.settings))
-            self._pass(trial.sampler_state)
-
-    def _pass(self, state: Mapping[str, Any]) -> None:
-        place = state.get("trial", {}).get(PLACE)
-        if place is not None:
-            self._passed.add(place)
+            self._passed.add(place_of(trial.sampler_state))
 
     def check(self) -> None:
         """Raise RequestError if the study's sampler, its options or its twins cannot work on this space."""
@@ -152,7 +144,7 @@ class Suggester:
             verdict = self._judge(number, inner)
             if isinstance(verdict, NewTrial):
                 return replace(verdict, sampler_state={**state, "attempts": tried})
-            self._pass(state)
+            self._passed.add(place_of(state))
             if verdict is not None:
                 reasons[verdict] = reasons.get(verdict, 0) + 1
         if not self._seen and tried:
@@ -243,7 +235,8 @@ class Suggester:
             for name, spec in self.dimensions.space.ranges.items():
                 if self.dimensions.space.is_active(name, values):
                     own = self.dimensions.distributions[name]
-                    inner[name] = fixed[name] if name in fixed else _to_suggestion(trial, name, own)
+                    found = fixed[name] if name in fixed else trial._suggest(name, own)
+                    inner[name] = found if isinstance(own, FloatDistribution) else int(found)
                     values[name] = decode(spec, inner[name])
         finally:
             trial_attrs, study_attrs = self.history.drop()
@@ -265,9 +258,7 @@ class Suggester:
             good=None if self.history.bounded is None else self.history.bounded.good,
             further=0 if fixed else self._further_at_once(),
             known=self._costs.before(
-                accepts=lambda inner: isinstance(self._judge(number, inner), NewTrial),
-                fixed=fixed,
-                curves=self.curves,
+                accepts=lambda inner: isinstance(self._judge(number, inner), NewTrial), fixed=fixed, curves=self.curves
             ),
         )
         build = SAMPLERS.load(name)
@@ -348,14 +339,3 @@ class Suggester:
         if self.study.compare is None:
             settings = settings.effective(self.facts())
         return f"{variant}\n{settings.model_dump_json()}"
-
-
-def _to_suggestion(trial: optuna.Trial, name: str, distribution: optuna.distributions.BaseDistribution) -> Any:
-    if isinstance(distribution, optuna.distributions.CategoricalDistribution):
-        return int(trial.suggest_categorical(name, distribution.choices))  # type: ignore[arg-type]
-    if isinstance(distribution, optuna.distributions.IntDistribution):
-        return trial.suggest_int(
-            name, distribution.low, distribution.high, step=distribution.step, log=distribution.log
-        )
-    assert isinstance(distribution, optuna.distributions.FloatDistribution)
-    return trial.suggest_float(name, distribution.low, distribution.high, log=distribution.log)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 ROOT5 = math.sqrt(5.0)
+FITTED = 100  # trials to which the surrogates' parameters are fitted; the posterior uses all that are shown
 STEPS = 20  # of L-BFGS
 NOISE = 0.002  # prior median of the noise variance; that of the signal is 1
 LEAST_NOISE = 1e-6  # below it the factorisation could fail
@@ -145,3 +146,42 @@ def _covariance(one: Array, two: Array, groups: NDArray[np.intp], parameters: Ar
     found: Array = np.exp(parameters[-2] - root)
     found *= 1 + root + root**2 / 3
     return found
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A process of standardised values: `middle` + `scale` times it."""
+
+    process: Surrogate
+    middle: float
+    scale: float
+
+    def mean(self, asked: Array) -> Array:
+        """Return the means at places."""
+        return self.middle + self.scale * self.process.mean(asked)
+
+    def predict(self, asked: Array) -> tuple[Array, Array]:
+        """Return means and standard deviations at places."""
+        mean, deviation = self.process.predict(asked)
+        return self.middle + self.scale * mean, self.scale * deviation
+
+
+class Fits:
+    """Fits processes of several values to the same trials at `places`; distances are shared."""
+
+    def __init__(self, places: Array, groups: NDArray[np.intp], rng: np.random.Generator, length: float) -> None:
+        self._prior = prior_mode(groups, length)
+        self._places, self._groups = places, groups
+        self._some = np.sort(rng.permutation(len(places))[:FITTED])
+        self._distances = square_distances(places[self._some], groups)
+
+    def model(self, values: Array, running: Array | None = None) -> Prediction:
+        """Return what predicts a number; at `running` places the prediction is taken for seen."""
+        middle, scale = float(values.mean()), float(values.std()) or 1.0
+        targets = (values - middle) / scale
+        parameters = fit(self._distances, targets[self._some], self._prior)
+        process = Surrogate.of(self._places, targets, self._groups, parameters)
+        if running is not None and len(running):
+            seen = np.append(targets, process.mean(running))
+            process = Surrogate.of(np.concatenate([self._places, running]), seen, self._groups, parameters)
+        return Prediction(process, middle, scale)

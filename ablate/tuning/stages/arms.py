@@ -12,8 +12,6 @@ from ablate.core.code_version import Code
 from ablate.core.trial import CAMPAIGN_SEED_BASE
 from ablate.tuning.state.trial_progress import TrialProgress
 
-ArmState = Literal["open", "keep", "discard", "undecided", "superseded"]
-
 
 @dataclass(kw_only=True)
 class Arm:
@@ -41,7 +39,7 @@ class Arm:
     pool: Pool = field(default_factory=Pool)
     skipped: int = 0
     looked: int = 0
-    state: ArmState = "open"
+    state: Literal["open", "keep", "discard", "undecided", "superseded"] = "open"
     judged: Mapping[str, Any] = field(default_factory=dict)  # the event of its decision
     latest: Judgement | None = None
 

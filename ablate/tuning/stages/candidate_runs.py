@@ -223,7 +223,7 @@ class Campaign:
             code,
             submitted=payload,
             most=payload["runs"],
-            effort=payload.get("effort", self.asked.pace),
+            effort=payload["effort"],
             k=self.k,
             reign=self.reign,
             known=payload["known"],

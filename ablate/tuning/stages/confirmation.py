@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from ablate.base.randomness import stream
 from ablate.core.objectives import losses, on_front, ranked
 from ablate.core.trial import TrialConfig, TrialState
 from ablate.ledger import NewTrial
-from ablate.tuning.state.trial_progress import TrialProgress, loss_matrix
+from ablate.tuning.state.trial_progress import TrialProgress, further, loss_matrix
 
 if TYPE_CHECKING:
     from ablate.core.config import DatasetFacts
@@ -60,18 +60,13 @@ def spread(study: Study, members: Sequence[FrontMember], top: int | None) -> tup
 
 
 def confirmation_trials(
-    trials: Sequence[TrialProgress], wanted: Sequence[tuple[TrialConfig, tuple[int, ...]]], facts: DatasetFacts
+    wanted: Sequence[tuple[TrialProgress, tuple[int, ...]]], facts: DatasetFacts, first: int, **changed: Any
 ) -> list[NewTrial]:
-    """Return one full-length trial per (search trial, seeds) pair in `wanted`; numbers continue from the last trial."""
-    sizes = {trial.number: trial.size for trial in trials}
-    first = max(sizes) + 1
-    records = []
-    for number, (source, seeds) in enumerate(wanted, start=first):
-        config = replace(
-            source, key=replace(source.key, number=number), stage="confirm", seeds=seeds, source=source.key.number
-        )
-        records.append(NewTrial(config=config, size=sizes[source.key.number], facts=facts))
-    return records
+    """Return one full-length trial per (search trial, seeds) pair in `wanted`, with numbers from `first` on."""
+    return [
+        further(source, number, facts, **{"stage": "confirm", "seeds": seeds, "source": source.number, **changed})
+        for number, (source, seeds) in enumerate(wanted, start=first)
+    ]
 
 
 def find_untested(trials: Sequence[TrialProgress]) -> list[TrialProgress]:
@@ -81,24 +76,22 @@ def find_untested(trials: Sequence[TrialProgress]) -> list[TrialProgress]:
     return [trial for trial in complete if trial.number not in had]
 
 
-def evaluations(trials: Sequence[TrialProgress], facts: DatasetFacts) -> list[NewTrial]:
-    """Return one trial per untested trial; it evaluates that trial's networks on the test split."""
-    first, records = max((trial.number for trial in trials), default=-1) + 1, []
-    for number, trial in enumerate(find_untested(trials), start=first):
-        key = replace(trial.key, number=number)
-        config = replace(trial.config, key=key, stage="confirm", source=trial.config.first, evaluates=trial.number)
-        records.append(NewTrial(config=config, size=trial.size, facts=facts))
-    return records
+def evaluations(trials: Sequence[TrialProgress], facts: DatasetFacts, first: int) -> list[NewTrial]:
+    """Return one trial per untested trial, with numbers from `first` on; it evaluates that trial's networks."""
+    return [
+        further(trial, number, facts, stage="confirm", source=trial.config.first, evaluates=trial.number)
+        for number, trial in enumerate(find_untested(trials), start=first)
+    ]
 
 
 def shuffle(
-    study: Study, dataset: str, wanted: Sequence[tuple[TrialConfig, tuple[int, ...]]]
-) -> list[tuple[TrialConfig, tuple[int, ...]]]:
+    study: Study, dataset: str, wanted: Sequence[tuple[TrialProgress, tuple[int, ...]]]
+) -> list[tuple[TrialProgress, tuple[int, ...]]]:
     """Return `wanted` in an order that does not depend on results, so that it favours no configuration.
 
     The random stream is keyed by the study's seed and the data set, so a restart gives the same order.
     """
-    by_number = sorted(wanted, key=lambda pair: pair[0].key.number)
+    by_number = sorted(wanted, key=lambda pair: pair[0].number)
     return [by_number[i] for i in stream(study.seed, dataset, 0, "confirmation").permutation(len(by_number))]
 
 

@@ -18,6 +18,7 @@ from ablate.study.tuning_seeds import tuning_seeds_of
 from ablate.tuning.sampling.search_space import SearchSpace, inner_at_share
 from ablate.tuning.sampling.suggester import Suggester
 from ablate.tuning.stages.tuned_rows import RowPart, TunedRows, place_of
+from ablate.tuning.state.trial_progress import further
 
 if TYPE_CHECKING:
     from ablate.study import Study
@@ -62,10 +63,6 @@ class RowTuning:
     suggester: Suggester
 
     @cached_property
-    def _design(self) -> Sequence[Mapping[str, Any]]:
-        return self.study.design(self.dataset)
-
-    @cached_property
     def _draws(self) -> Sequence[Mapping[str, Any]]:
         return tuning_draws(self.study, self.dataset)
 
@@ -87,9 +84,9 @@ class RowTuning:
 
     def _next_tuning(self, number: int, rows: TunedRows) -> NewTrial | None:
         after = max((place_of(trial) for trial in rows.tuning), default=-1) + 1
-        for place in range(after, len(self._design) * len(self._draws)):
-            draw, row = divmod(place, len(self._design))
-            new = self.suggester.build(number, {**self._design[row], **self._draws[draw]})
+        for place in range(after, len(rows.design) * len(self._draws)):
+            draw, row = divmod(place, len(rows.design))
+            new = self.suggester.build(number, {**rows.design[row], **self._draws[draw]})
             if new is not None:
                 seeds = tuning_seeds_of(self.study, new.config.variant)
                 config = replace(new.config, stage="tune", seeds=seeds)
@@ -98,11 +95,10 @@ class RowTuning:
 
     def _of(self, part: RowPart, number: int) -> NewTrial:
         """Return the trial of a part of a row, or the further seeds of a tuning trial."""
-        like = part.like.config
         stage: Stage = "tune" if part.like.number == part.source else "search"
-        config = replace(like, key=replace(like.key, number=number), stage=stage, seeds=part.seeds, source=part.source)
-        facts = self.suggester.facts()
-        return NewTrial(config=config, size=part.like.size, facts=facts, sampler_state=_state(part.place))
+        changed = {"stage": stage, "seeds": part.seeds, "source": part.source}
+        new = further(part.like, number, self.suggester.facts(), **changed)
+        return replace(new, sampler_state=_state(part.place))
 
 
 def _state(place: int) -> dict[str, Any]:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ablate.core.config import Size
-from ablate.core.objectives import means, with_test
-from ablate.core.trial import Decision, Report, TrialConfig, TrialKey, TrialState
-from ablate.ledger import EventRecord, ReportRecord, TrialRecord
+from ablate.core.config import DatasetFacts, Size
+from ablate.core.objectives import means
+from ablate.core.trial import Decision, Report, TrialConfig, TrialKey, TrialState, with_test
+from ablate.ledger import EventRecord, NewTrial, ReportRecord, TrialRecord
 
 DRIVER_STARTED = "driver_started"
 UNSEEN = "training not seen"  # the constraint that a stopped trial violates for its sampler
@@ -24,7 +24,7 @@ UNSEEN = "training not seen"  # the constraint that a stopped trial violates for
 class TrialProgress:
     """A trial's progress; `means` average the `replicates` of the report that counts (`is_counted`).
 
-    `decisions` and `seconds` are by epoch. `attempt` counts how often it was handed out, over all drivers.
+    `decisions` are by epoch. `attempt` counts how often it was handed out, over all drivers.
     `gpu_seconds` are its seconds times its GPUs.
     """
 
@@ -40,7 +40,6 @@ class TrialProgress:
     replicates: tuple[Mapping[str, float], ...] = ()
     diverged: bool = False
     decisions: dict[int, Decision] = field(default_factory=dict)
-    seconds: dict[int, float] = field(default_factory=dict)
     curve: dict[int, Mapping[str, float]] | None = None  # means by epoch; only a campaign asks for them
 
     @staticmethod
@@ -76,7 +75,6 @@ class TrialProgress:
         self.epoch, self.wall_seconds = step.epoch, step.wall_seconds
         self.diverged = step.diverged
         self.decisions[step.epoch] = step.decision
-        self.seconds[step.epoch] = step.wall_seconds
         if self.curve is not None:
             self.curve[step.epoch] = step.means
 
@@ -89,6 +87,12 @@ class TrialProgress:
         """Return a metric as of the report that counts, the mean or that of one seed; NaN if there is none."""
         found = self.means if seed is None else self.replicates[self.config.seeds.index(seed)]
         return metric_of(name, means=found, size=self.size, wall_seconds=self.wall_seconds)
+
+
+def further(like: TrialProgress, number: int, facts: DatasetFacts, **changed: Any) -> NewTrial:
+    """Return trial `number`: the configuration of another one, except for what is `changed`."""
+    config = replace(like.config, key=replace(like.key, number=number), **changed)
+    return NewTrial(config=config, size=like.size, facts=facts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +152,6 @@ def metric_of(name: str, *, means: Mapping[str, float], size: Size, wall_seconds
     return wall_seconds if name == "wall_seconds" else means.get(name, math.nan)
 
 
-def loss_matrix(rows: Iterable[tuple[float, ...]] | NDArray[np.float64], width: int) -> NDArray[np.float64]:
+def loss_matrix(rows: Iterable[tuple[float, ...]], width: int) -> NDArray[np.float64]:
     """Return losses as an array [n, m]; infinities become 1e300 or -1e300."""
-    found = rows if isinstance(rows, np.ndarray) else np.array(list(rows), dtype=np.float64)
-    return np.clip(found.reshape(-1, width), -1e300, 1e300)
+    return np.clip(np.array(list(rows), dtype=np.float64).reshape(-1, width), -1e300, 1e300)

@@ -1,14 +1,27 @@
-"""The unfinished trials that wait for a worker, in their order, and their group keys."""
+"""The unfinished trials that wait for a worker, in their order, their group keys, and how often one is tried again."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from ablate.core.trial import TrialConfig, TrialKey
 from ablate.tuning.state.trial_progress import TrialProgress
 
 GroupKey = Callable[[TrialConfig], str | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patience:
+    """How often a trial may stop at the same epoch before it is recorded as FAIL."""
+
+    attempts: int = 3  # attempts that ended with an error which a retry may avoid
+    resumptions: int = 10  # by drivers that ended before a further report
+    together: int = 2  # such resumptions after which the trial trains alone: it may be what ends its process
+
+
+PATIENCE = Patience()
 
 
 def alone(config: TrialConfig) -> None:

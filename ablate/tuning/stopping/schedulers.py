@@ -127,16 +127,10 @@ class Rung:
 
     def __init__(self) -> None:
         self._numbers: set[int] = set()
-        self._points = np.empty((0, 0))  # of the trials without a NaN in the first `_sound` rows
-        self._sound = 0
+        self._sound: list[tuple[float, ...]] = []  # of the trials without a NaN
 
     def __len__(self) -> int:
         return len(self._numbers)
-
-    @property
-    def sound(self) -> NDArray[np.float64]:
-        """The losses of the trials without a NaN, [n, objectives]."""
-        return self._points[: self._sound]
 
     def add(self, number: int, losses: tuple[float, ...]) -> bool:
         """Add a trial; return False if it was measured before."""
@@ -144,20 +138,16 @@ class Rung:
             return False
         self._numbers.add(number)
         if not any(math.isnan(value) for value in losses):
-            if self._sound == len(self._points):
-                more = np.empty((max(self._sound, 64), len(losses)))
-                self._points = np.concatenate([self._points, more]) if self._sound else more
-            self._points[self._sound] = losses
-            self._sound += 1
+            self._sound.append(losses)
         return True
 
     def count_better(self, losses: tuple[float, ...]) -> int:
         """Return how many trials are strictly better than the one that was added last, whose losses these are."""
         if any(math.isnan(value) for value in losses):
-            return self._sound
+            return len(self._sound)
         if len(losses) == 1:
-            return int((self.sound[:, 0] < losses[0]).sum())
-        points = loss_matrix(self.sound, len(losses))
+            return sum(other < losses for other in self._sound)
+        points = loss_matrix(self._sound, len(losses))
         ranks = np.asarray(moocore.pareto_rank(points))
         peers = ranks == ranks[-1]
         distance = crowding_distance(points[peers])

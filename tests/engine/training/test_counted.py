@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from ablate.base.errors import CheckpointError, PausedError
-from ablate.core.objectives import BestReport, counted_place, mean
+from ablate.core.objectives import mean
 from ablate.core.trainable import Member
-from ablate.core.trial import Report, TrialConfig
+from ablate.core.trial import BestReport, Report, TrialConfig, counted_place
 from ablate.engine.tasks import load_task
 from ablate.engine.training import checkpoint, predictor, train
 from ablate.engine.training.checkpoint import CheckpointId

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ablate.core.trial import Decision, TrialState
 from ablate.driver.data_checks import check_data
 from ablate.engine.models import measure
-from ablate.ledger import ReportRecord, TrialRecord
+from ablate.ledger import ReportRecord, Snapshot, TrialRecord
 from ablate.study import parse_study
 from ablate.tuning.dataset_search import DatasetSearch
 from ablate.tuning.state.trial_progress import steps
@@ -64,7 +64,7 @@ def check_suggestions(run: StudyRun, dataset: str = "digits") -> int:
         keys = {t.key for t in known}
         before = [r for r in reports if r.created_at < trial.created_at and r.key in keys]
         lane = DatasetSearch.of(study, dataset, measure=measure_by(measure), facts_of=shapes.__getitem__)
-        lane.restore(known, steps(before, []), [])
+        lane.restore(Snapshot(study=None, trials=known, reports=before, events=[]), steps(before, []))
         again = lane.suggest()
         assert again is not None
         assert again.config == trial.config, f"trial {number} was suggested from something else"

@@ -19,15 +19,16 @@ from ablate.engine.models.model_config import InputShape, ModelConfig
 from ablate.engine.models.size import NetworkSize
 from ablate.engine.training.family import FamilySettings, family
 from ablate.study import Study, parse_study
-from ablate.tuning.sampling import front_sampler
+from ablate.tuning.sampling import surrogate
 from ablate.tuning.sampling.candidates import Candidates, _at
-from ablate.tuning.sampling.front_sampler import _Learned, _Model, _Pool
+from ablate.tuning.sampling.front_sampler import _Learned, _Pool
 from ablate.tuning.sampling.hypervolume_gain import Expected, expected_gain
 from ablate.tuning.sampling.search_space import SearchSpace, distribution_of, inner_at_share
 from ablate.tuning.sampling.suggester import Suggester
 from ablate.tuning.sampling.surrogate import (
     LEAST_NOISE,
     ROWS,
+    Prediction,
     Surrogate,
     _objective,
     fit,
@@ -337,14 +338,10 @@ def test_a_candidate_that_is_taken_counts_as_one_that_runs() -> None:
     known = rng.random((40, 2))
     known[:, 1] = np.nan
     learned = _Learned(
-        model=_Model(process, 0.3, 2.0), places=asked, mean=0.3 + 2.0 * mean, deviation=2.0 * deviation, least=0.0
+        model=Prediction(process, 0.3, 2.0), places=asked, mean=0.3 + 2.0 * mean, deviation=2.0 * deviation
     )
     pool = _Pool(
-        costs=known,
-        learned={1: learned},
-        front=np.empty((0, 2)),
-        reference=np.array([1.0, 5.0]),
-        chances=np.ones(40),
+        costs=known, learned={1: learned}, front=np.empty((0, 2)), reference=np.array([1.0, 5.0]), chances=np.ones(40)
     )
     for chosen in (7, 3, 19):
         pool.take(chosen)
@@ -362,7 +359,7 @@ def test_one_model_makes_several_suggestions_while_many_trials_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deterministic: int | None, fits: int
 ) -> None:
     fitted: list[int] = []
-    monkeypatch.setattr(front_sampler, "fit", lambda *given: fitted.append(1) or fit(*given))
+    monkeypatch.setattr(surrogate, "fit", lambda *given: fitted.append(1) or fit(*given))
     study = front_study(budget={"trials": 300}, deterministic=deterministic)
     with driving(study, url_in(tmp_path)) as search:
         for _ in range(20):

@@ -15,14 +15,10 @@ from ablate.ledger import TrialRecord
 from ablate.tuning.stages.confirmation import FrontMember, spread
 from support.searches import (
     ONE,
-    CrashError,
     accuracy,
     driving,
-    dying,
     notes,
-    opened,
     run_all,
-    run_trial,
     stored,
     study_of,
     url_in,
@@ -94,32 +90,6 @@ def test_a_broken_constraint_keeps_a_trial_off_the_front(tmp_path: Path) -> None
     kept = {c.key: accuracy(c, 9) for c in configs if 1 - accuracy(c, 9) >= 0.6}
     assert len(kept) < len(configs)
     assert [(m.config.key, m.values) for m in best] == [(max(kept, key=kept.__getitem__), (max(kept.values()),))]
-
-
-@pytest.mark.parametrize("survived", range(5))
-def test_confirmation_is_the_same_whichever_write_was_the_last(tmp_path: Path, survived: int) -> None:
-    study = study_of(budget={"trials": 4}, confirm={"replicates": 2})
-    (tmp_path / "calm").mkdir()
-    with driving(study, url_in(tmp_path / "calm")) as search:
-        run_all(search)
-    with opened(study, tmp_path) as (search, writer, _):
-        for _ in range(4):
-            run_trial(search, search.next_trial())
-        left = [survived]
-        for name in ("add_trials", "note", "start", "report"):
-            setattr(writer, name, dying(getattr(writer, name), left))
-        with pytest.raises(CrashError):
-            run_all(search)
-    with driving(study, url_in(tmp_path)) as search:
-        run_all(search)
-        assert search.finished
-
-    def facts(folder: Path) -> list[object]:
-        return [(t.config, t.state, t.epochs_done) for t in stored(folder)]
-
-    assert facts(tmp_path) == facts(tmp_path / "calm")
-    assert len(notes(tmp_path, "test_opened")) == 1
-    assert [p["search_trials"] for _, p in notes(tmp_path, "frozen")] == [4]
 
 
 def test_a_search_that_is_extended_confirms_only_what_is_new(tmp_path: Path) -> None:

@@ -29,10 +29,7 @@ COMPARED: dict[str, Any] = {
     "objectives": [{"metric": "val_accuracy", "direction": "maximize"}],
     "datasets": {"digits": {}, "more": {"task": "digits"}},
 }
-STUDIES = {
-    "search": SPACE | {"confirm": {"replicates": 2, "top": 2}},
-    "compared": COMPARED,
-}
+STUDIES = {"search": SPACE | {"confirm": {"replicates": 2, "top": 2}}, "compared": COMPARED}
 
 
 def drive(folder: Path, study: Study, *, ends: int | None = None, after: bool = False) -> int:

@@ -9,8 +9,8 @@ from itertools import groupby
 import numpy as np
 import pytest
 
-from ablate.core.objectives import BestReport, mean, with_test
-from ablate.core.trial import Decision, Report
+from ablate.core.objectives import mean
+from ablate.core.trial import BestReport, Decision, Report, with_test
 from ablate.engine.training.progress import Counted
 from ablate.ledger import ReportRecord, counted_reports
 from ablate.tuning.state.trial_progress import ReportSummary, TrialProgress
