@@ -105,5 +105,12 @@ def stage_standing(
 
 
 def full_seconds(trial: TrialProgress) -> float | None:
-    """Return the estimated seconds of a trial's full length, or None before its first report."""
-    return trial.wall_seconds / trial.epoch * trial.config.epochs if trial.epoch else None
+    """Return the estimated seconds of a trial's full length, or None before its second report.
+
+    The first one has the start of the process in it, which may take longer than the training.
+    """
+    first, seconds = trial.began or (trial.epoch, 0.0)
+    if trial.epoch == first:
+        return None
+    pace = (trial.wall_seconds - seconds) / (trial.epoch - first)
+    return trial.wall_seconds + pace * (trial.config.epochs - trial.epoch)

@@ -25,7 +25,7 @@ class TrialProgress:
     """A trial's progress; `means` average the `replicates` of the report that counts (`is_counted`).
 
     `decisions` are by epoch. `attempt` counts how often it was handed out, over all drivers.
-    `gpu_seconds` are its seconds times its GPUs.
+    `gpu_seconds` are its seconds times its GPUs; `began` has epoch and seconds of the first report.
     """
 
     config: TrialConfig
@@ -35,6 +35,7 @@ class TrialProgress:
     attempt: int = 0
     epoch: int = 0
     wall_seconds: float = 0.0
+    began: tuple[int, float] | None = None
     gpu_seconds: float = 0.0
     means: Mapping[str, float] = field(default_factory=dict)
     replicates: tuple[Mapping[str, float], ...] = ()
@@ -73,6 +74,7 @@ class TrialProgress:
             self.means = with_test(self.means, step.means)
             self.replicates = tuple(with_test(counted, last) for counted, last in of_seeds)
         self.epoch, self.wall_seconds = step.epoch, step.wall_seconds
+        self.began = self.began or (step.epoch, step.wall_seconds)
         self.diverged = step.diverged
         self.decisions[step.epoch] = step.decision
         if self.curve is not None:
