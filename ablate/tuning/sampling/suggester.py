@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import optuna
-from optuna.distributions import FloatDistribution
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.samplers import BaseSampler, RandomSampler
 from pydantic import ValidationError
 
@@ -235,8 +235,7 @@ class Suggester:
             for name, spec in self.dimensions.space.ranges.items():
                 if self.dimensions.space.is_active(name, values):
                     own = self.dimensions.distributions[name]
-                    found = fixed[name] if name in fixed else trial._suggest(name, own)
-                    inner[name] = found if isinstance(own, FloatDistribution) else int(found)
+                    inner[name] = fixed[name] if name in fixed else _suggested(trial, name, own)
                     values[name] = decode(spec, inner[name])
         finally:
             trial_attrs, study_attrs = self.history.drop()
@@ -339,3 +338,12 @@ class Suggester:
         if self.study.compare is None:
             settings = settings.effective(self.facts())
         return f"{variant}\n{settings.model_dump_json()}"
+
+
+def _suggested(trial: optuna.Trial, name: str, own: BaseDistribution) -> int | float:
+    if isinstance(own, CategoricalDistribution):
+        return int(trial.suggest_categorical(name, own.choices))  # type: ignore[arg-type]
+    if isinstance(own, IntDistribution):
+        return trial.suggest_int(name, own.low, own.high, step=own.step, log=own.log)
+    assert isinstance(own, FloatDistribution)
+    return trial.suggest_float(name, own.low, own.high, log=own.log)
