@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import pickle
 import random
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +17,7 @@ class SharedGenerators:
     """The states at the start of the generators of the module in which a function is, by name."""
 
     generators: Mapping[str, Any]
-    states: Mapping[str, bytes]
+    states: Mapping[str, str]
 
     @staticmethod
     def of(function: Callable[..., Any]) -> SharedGenerators:
@@ -36,7 +35,20 @@ def _kind(thing: object) -> bool:
     return type(thing) in (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
 
 
-def _state(generator: Any) -> bytes:
-    if isinstance(generator, torch.Generator):
-        return generator.get_state().numpy().tobytes()
-    return pickle.dumps(generator.bit_generator.state if isinstance(generator, np.random.Generator) else generator)
+def _state(generator: Any) -> str:
+    if isinstance(generator, random.Random):
+        return str(hash(generator.getstate()))
+    if isinstance(generator, np.random.Generator):
+        return repr(generator.bit_generator.state)
+    if isinstance(generator, np.random.RandomState):
+        return "".join(map(str, _parts(generator.get_state(legacy=False))))
+    return str(generator.get_state().numpy().tobytes())
+
+
+def _parts(state: Any) -> Iterator[Any]:
+    """Yield what a nested dictionary of numbers and arrays holds."""
+    for value in state.values():
+        if isinstance(value, dict):
+            yield from _parts(value)
+        else:
+            yield value.tobytes() if isinstance(value, np.ndarray) else value

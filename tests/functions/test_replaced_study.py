@@ -175,7 +175,7 @@ def test_an_arm_whose_part_still_computes_fails_with_its_path(
         assert len(err.strip().splitlines()) == 1
         assert not (tmp_path / "runs").exists()
         return
-    assert planned == 0, said
+    assert planned == (network == "Listed"), said  # the row that is timed fails
     assert (tmp_path / "runs").exists(), err
     trials = pl.read_parquet(tmp_path / "runs" / "left" / "trials.parquet")
     assert dict(trials.select("variant", "state").rows()) == {"complete": "COMPLETE", "without-mlp": "FAIL"}
