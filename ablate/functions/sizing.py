@@ -142,16 +142,17 @@ def time_report(function: Function, settings: FunctionSettings, *, dataset: str)
     try:
         begun: Any = function.train(deepcopy(settings.config), run)
         whole = not isinstance(begun, GeneratorType)
-        run.given = begun if whole else next(begun)
+        given = begun if whole else next(begun)
     except LoopReachedError:
-        whole = False
+        given, whole = None, False
     except BaseException as error:  # whatever a user's code raises is told
         return Timed(fault=f"a trial would fail before its first report: {user_line(error)}")
     seconds = time.monotonic() - run.started
     try:
-        reported = checked_metrics(run.given, run)
+        reported = checked_metrics(given if run.given is None else run.given, run)
     except TrialError as error:
         return Timed(fault=f"a trial would fail at its first report: {error}")
+    whole = whole and run.given is None  # a function may catch what ends it, or report in another thread
     total = seconds if whole else run.seconds + settings.epochs * (seconds - run.seconds)
     return Timed(seconds=total, reported=reported)
 

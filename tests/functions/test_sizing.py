@@ -240,6 +240,23 @@ def test_why_no_time_is_known_is_said(
     assert "Next: ablate search study.yaml" in said
 
 
+def test_a_report_counts_although_the_function_catches_what_ends_it_or_reports_in_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    caught = (
+        "def train(config, run):\n    config['width']\n    try:\n        run.report({'val_loss': 1.0})\n"
+        "    except BaseException:\n        pass\n"
+    )
+    threaded = (
+        "import threading\ndef train(config, run):\n    config['width']\n"
+        "    own = threading.Thread(target=lambda: run.report({'val_loss': 1.0}))\n    own.start()\n    own.join()\n"
+    )
+    for number, code in enumerate((caught, threaded)):
+        (tmp_path / str(number)).mkdir()
+        planned(code, SEARCH, tmp_path / str(number), monkeypatch, capfd)
+        assert run(capfd, "plan", "study.yaml")[0] == 0
+
+
 LACKING = "its first report has no val_loss, which the study file asks for (reported: val_acc)"
 
 
