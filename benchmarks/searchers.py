@@ -26,16 +26,16 @@ from ablate.tuning.state.trial_progress import ReportSummary, TrialProgress
 
 
 class Searcher(Protocol):
-    """Proposes settings and says after each report whether the trial goes on."""
+    """Proposes settings and says after each report whether the trial continues."""
 
     def ask(self, number: int) -> Settings | int:
-        """Return the settings of the next trial, or the number of a trial that was interrupted and goes on."""
+        """Return the settings of the next trial, or the number of a trial that was interrupted and continues."""
 
     def take(self, number: int, settings: Settings) -> None:
         """Take notice of the settings that are trained."""
 
     def report(self, number: int, step: int, losses: Losses) -> bool:
-        """Take a report and return whether the trial goes on; after the last one it does not."""
+        """Take a report and return whether the trial continues; after the last one it does not."""
 
 
 class Ablate:
@@ -101,7 +101,7 @@ class Ablate:
 
 
 def told(search: DatasetSearch, trial: TrialProgress, report: Report, *, may_stop: bool = True) -> bool:
-    """Decide about a report as `Search.report` does, and return whether the trial goes on."""
+    """Decide about a report as `Search.report` does, and return whether the trial continues."""
     summary = ReportSummary.of(trial.key, report, Decision.CONTINUE)
     asked = Decision.CONTINUE if report.final else search.decide(trial, summary)
     stopped = asked is Decision.STOP and may_stop

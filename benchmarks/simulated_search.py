@@ -1,7 +1,7 @@
 """A search on learning curves that are known beforehand: workers and their clock are simulated, nothing is trained.
 
 A network of a recorded table stands for each proposed configuration: the nearest one that the search has not had. The
-searcher is told its reports as those of its own configuration.
+searcher is told its reports as if its configuration had made them.
 """
 
 from __future__ import annotations

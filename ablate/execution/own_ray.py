@@ -1,4 +1,4 @@
-"""The driver's local Ray: started by a process of its own, watched, and ended with the study."""
+"""The driver's local Ray: a separate process starts it, watches it, and ends it with the study."""
 
 from __future__ import annotations
 

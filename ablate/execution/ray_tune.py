@@ -71,7 +71,7 @@ class RayExecutor(PackExecutor):
                 interruption.check()
 
     def _run(self, search: Search, interruption: Interruption, on_event: Callable[[], None]) -> bool:
-        """Run `search` on one Ray, and return False if it must go on with another one."""
+        """Run `search` on one Ray, and return False if it must continue on another one."""
         with (
             ray_session(self.address, check=interruption.check) as connection,
             gcs_watchdog(connection.address, ended=connection.own.ended if connection.own else lambda: None) as line,

@@ -28,7 +28,7 @@ class Reports(TrainerCallback):  # type: ignore[misc]
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._kept.checkpoint = f"checkpoint-{state.global_step}"
         self._kept.stopped = control.should_training_stop and state.global_step < state.max_steps
-        with unchanged_randomness():  # the Trainer's own random numbers go on as they do when it resumes
+        with unchanged_randomness():  # the Trainer's random numbers continue as when it resumes
             self._run.report(self._metrics, step=state.global_step)
 
     def on_step_begin(self, *_: Any, **__: Any) -> None:

@@ -1,4 +1,4 @@
-"""Trains by LightGBM: every so many rounds are a report, fitted again after a kill (docs/how_to/boosting.md)."""
+"""Trains by LightGBM: a report after each `rounds` rounds, trained again after a kill (docs/how_to/boosting.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trains by XGBoost: every so many rounds are a report and a checkpoint of the booster (docs/how_to/boosting.md)."""
+"""Trains by XGBoost: a report, and the booster kept, after each `rounds` rounds (docs/how_to/boosting.md)."""
 
 from __future__ import annotations
 

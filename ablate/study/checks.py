@@ -95,7 +95,7 @@ def _command_faults(study: Study) -> Iterator[Fault]:
     for name in sorted(given):
         kind, _, setting = name.partition(".")
         if kind == "replace":
-            yield Fault(path=name, rule="a command has no modules to replace; use switches of its own")
+            yield Fault(path=name, rule="a command has no modules to replace; use the command's switches")
         elif setting in OFFERED:
             yield Fault(path=name, rule=f"{{{setting}}} in a command is given by ablate; choose another name")
         elif kind == "config" and setting not in used:

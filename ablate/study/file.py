@@ -90,7 +90,7 @@ def _changed(data: Mapping[str, Any], changes: Mapping[str, Any], keys: Set[str]
         for key in above:
             place = place.setdefault(key, {})
             if not isinstance(place, dict):
-                refuse(file, f"--set {name}: {key} has no settings of its own: it is {place!r}")
+                refuse(file, f"--set {name}: {key} is {place!r}, so no setting is below it")
         if (*above, last) in given:
             refuse(file, f"--set {name}: {'.'.join((*above, last))} is given twice")
         given.add((*above, last))

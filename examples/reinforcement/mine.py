@@ -35,7 +35,7 @@ def train(config, run):
     run.keep(model=policy, optimizer=optimizer)
     for epoch in run.epochs():
         for number in range(10):
-            start = 10_000 * (run.seed + 1) + 10 * epoch + number  # each seed has episodes of its own
+            start = 10_000 * (run.seed + 1) + 10 * epoch + number  # no two seeds have the same episodes
             states, actions, rewards = episode(policy, start, explore=True)
             returns = [sum(r * config["gamma"] ** k for k, r in enumerate(rewards[t:])) for t in range(len(rewards))]
             weight = torch.tensor(returns) - sum(returns) / len(returns)

@@ -11,7 +11,7 @@ import pytest
 
 from support.faults import counting, killing
 from support.faults.reference import STEPS, STUDY, Reference
-from support.faults.study_runs import LOCAL, StudyRun
+from support.faults.study_runs import LOCAL, Command, Inject, StudyRun
 
 MLFLOW = (*LOCAL[:-1], "mlflow")
 HELD = re.compile(r"is held by .+ \(process \d+\) .*since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC")
@@ -60,14 +60,20 @@ def test_the_second_is_refused_and_after_a_takeover_the_first_leaves(
     assert set(epochs) == {1, 2}
 
 
+def overtaken(run: StudyRun, inject: Inject) -> Command:
+    """Return a driver that `inject` has stopped, and that another one has overtaken and ended the study."""
+    first = run.search(inject=inject)
+    first.until(lambda: stopped(first.pid))
+    third = run.search("--takeover")
+    assert third.wait() == 0, third.output
+    return first
+
+
 def test_a_driver_whose_unfinished_file_the_new_one_removed_says_that_it_was_overtaken(
     tmp_path: Path, reference: Reference
 ) -> None:
     run = StudyRun(folder=tmp_path, text=STUDY, options=LOCAL)
-    first = run.search(inject=killing.within_a_checkpoint)
-    first.until(lambda: stopped(first.pid))
-    third = run.search("--takeover")
-    assert third.wait() == 0, third.output
+    first = overtaken(run, killing.within_a_checkpoint)
     first.signal(signal.SIGCONT)
     assert first.wait() == 1, first.output
     assert "another driver took over" in " ".join(first.output.split())
@@ -80,10 +86,7 @@ def test_a_driver_that_was_overtaken_before_its_report_writes_none(
     options: tuple[str, ...], tmp_path: Path, reference: Reference
 ) -> None:
     run = StudyRun(folder=tmp_path, text=STUDY, options=options)
-    first = run.search(inject=killing.after_the_last_trial)
-    first.until(lambda: stopped(first.pid))
-    third = run.search("--takeover")
-    assert third.wait() == 0, third.output
+    first = overtaken(run, killing.after_the_last_trial)
     before = contents(run)
     first.signal(signal.SIGCONT)
     assert first.wait() == 1, first.output

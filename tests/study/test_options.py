@@ -144,7 +144,7 @@ def test_a_value_that_is_set_is_one_that_was_typed_into_the_file(words: list[str
     [
         ("lrr=1", "--set lrr: there is no such setting. Did you mean 'lr'?"),
         ("width={choices: [8", "--set width"),
-        ("study.x=1", "--set study.x: study has no settings of its own: it is 's'"),
+        ("study.x=1", "--set study.x: study is 's', so no setting is below it"),
         ("epochs=many", "f.yaml with --set: epochs = 'many': Input should be a valid integer"),
         ("modl.width=3", "f.yaml with --set: modl: this key is not known"),
     ],
