@@ -5,6 +5,7 @@
     python benchmarks/scale.py --trials 100 1000 --tracker mlflow       # MLflow's SQLite store beside the ledger
     python benchmarks/scale.py --trials 1000 --workers 64 --parts search # suggestions and reports per second
     python benchmarks/scale.py --trials 7680 --workers 1920 --seconds 60 --parts search  # how busy the workers are
+    python benchmarks/scale.py --trials 1000 --workers 4 --sampler front --settings 5 --objectives 1 --parts search
     python benchmarks/scale.py --trials 2000 --settings 40 --objectives 3 --sampler random --parts status page  # read
 
 One process is the driver: search, ledger (SQLite), tracker, then a resumed search and a plan. `ablate status` and
@@ -12,11 +13,12 @@ One process is the driver: search, ledger (SQLite), tracker, then a resumed sear
 printed lines count. The driver's workers are simulated: each holds a trial, and they report one after another, after
 `--seconds` of a simulated clock for a trial (from .8 to 1.2 times as long) and as soon as the driver has time. After
 `--sync-every` reports of each worker the tracker is brought up to date, off this clock. `busy` is the share of the
-workers' time in which they train, from their first trial until the last one has begun. The sampler `front`
-searches the space of search_spaces/digits.yaml, where sizes are known; the others a function's. Garbage
-is collected as often as by the commands: rarely, except while the workers report. Each size runs in a new process, so
-that the peak memory is that of the size. "late / early" is the CPU time of a call in the last tenth of the run over
-that in the second tenth, when the sampler has left its random phase: 1 is a straight line.
+workers' time in which they train, from their first trial until the last one has begun. Without `--settings` the
+sampler `front` searches the space of search_spaces/digits.yaml, where sizes are known; all else is a function's
+space, where every objective is learned. Garbage is collected as often as by the commands: rarely, except while the
+workers report. Each size runs in a new process, so that the peak memory is that of the size. "late / early" is the
+CPU time of a call in the last tenth of the run over that in the second tenth, when the sampler has left its random
+phase: 1 is a straight line.
 """
 
 from __future__ import annotations
@@ -209,13 +211,13 @@ def measure(asked: argparse.Namespace, trials: int, home: Path, meter: Meter) ->
 
 def file_text(asked: argparse.Namespace, trials: int) -> str:
     """Return the study file: five settings, and of a function's as many more as are asked for."""
-    return (NETWORKS if asked.sampler == "front" else STUDY).format(
+    return (NETWORKS if asked.sampler == "front" and not asked.settings else STUDY).format(
         trials=trials,
         reports=asked.reports,
         objectives=", ".join(OBJECTIVES[: asked.objectives]),
         sampler=asked.sampler,
         scheduler=asked.scheduler,
-        more="".join(MORE[number % len(MORE)].format(number) for number in range(asked.settings - 5)),
+        more="".join(MORE[number % len(MORE)].format(number) for number in range((asked.settings or 5) - 5)),
         confirm=f"{{replicates: 3, top: {asked.confirm}}}" if asked.confirm else "null",
     )
 
@@ -277,7 +279,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=64, help="trials in training at a time")
     parser.add_argument("--seconds", type=float, default=0.0, help="of a trial, on a simulated clock")
     parser.add_argument("--objectives", type=int, choices=(1, 2, 3), default=2)
-    parser.add_argument("--settings", type=int, default=5, help="searched settings of a function")
+    parser.add_argument("--settings", type=int, help="searched settings of a function (default: 5)")
     parser.add_argument("--confirm", type=int, default=0, help="networks of the front that three fresh seeds confirm")
     parser.add_argument("--sampler", default="tpe")
     parser.add_argument("--scheduler", default="none", help="asha stops trials before their last report")
