@@ -44,6 +44,12 @@ class Look:
         self._unbent[number] = epoch
         return True
 
+    def hear(self, number: int) -> None:
+        """Take in that a trial has made one more report: perhaps the third, which tells how its curve bends."""
+        if number in self._unbent and (bend := self.curves.by_number[number].bend(self._unbent[number])) is not None:
+            self._rows[self._row_of[number], 5] = bend
+            del self._unbent[number]
+
     def may_win(self, number: int, epoch: int) -> bool:
         """Return whether nothing that is known would dominate a trial that ends as well as can be expected."""
         self._refresh()
@@ -63,8 +69,9 @@ class Look:
         return not ((rivals <= own).all(axis=1) & (rivals < own).any(axis=1)).any()
 
     def _refresh(self) -> None:
-        """Take in how trials have ended since, and the bends of those that have made their third report."""
+        """Take in how trials have ended since."""
         for number in self.curves.ended[self._told :]:
+            self.hear(number)
             row, curve = self._row_of.get(number), self.curves.by_number[number]
             if row is not None and curve.state is TrialState.COMPLETE:
                 end = self._rows[row, 4] = curve.end()
@@ -72,11 +79,6 @@ class Look:
             elif row is not None and curve.state is TrialState.FAIL:
                 self._states[row] = FAILED
         self._told = len(self.curves.ended)
-        for number, epoch in list(self._unbent.items()):
-            bend = self.curves.by_number[number].bend(epoch)
-            if bend is not None:
-                self._rows[self._row_of[number], 5] = bend
-                del self._unbent[number]
 
 
 def _deviations(bends: Array) -> Array:
@@ -117,7 +119,10 @@ class Forecast:
 
     def _enter(self, number: int, epoch: int, epochs: int) -> Look | None:
         """Return the look that the report enters, or None if it enters none."""
-        if epoch == self._curves.by_number[number].epochs[0] or epoch >= epochs:
-            return None
-        part = next((part for part in reversed(LOOKS) if epoch >= math.ceil(epochs / part)), None)
-        return None if part is None or not self._looks[part].add(number, epoch) else self._looks[part]
+        entered = None
+        if epoch != self._curves.by_number[number].epochs[0] and epoch < epochs:
+            part = next((part for part in reversed(LOOKS) if epoch >= math.ceil(epochs / part)), None)
+            entered = self._looks[part] if part and self._looks[part].add(number, epoch) else None
+        for look in self._looks.values():
+            look.hear(number)
+        return entered
