@@ -7,8 +7,8 @@
     python benchmarks/search.py --live             # searches that train digits: see benchmarks/live_search.py
 
 A trial is a row of a table that benchmarks/record_curves.py wrote: the network that is nearest to the proposed
-configuration and that this search has not had. The searcher is told that network's reports as those of its
-configuration. Two workers; the clock is simulated from the recorded seconds. All have the same seeds.
+configuration and that this search has not had. The searcher is told its settings and its reports. Two workers; the
+clock is simulated from the recorded seconds. All have the same seeds.
 
     ablate                the default sampler and scheduler, by DatasetSearch: `ablate search` without ledger
     ablate, tpe           the same with TPE on both objectives

@@ -130,10 +130,8 @@ class Optuna:
 
     def __init__(self, problem: Asked, seed: int, sampler: str, pruner: str = "Nop", *, start: bool = False) -> None:
         own = {"max_resource": problem.steps} if pruner == "Hyperband" else {}
-        self._storage = optuna.storages.InMemoryStorage()
         self._study = optuna.create_study(
             study_name=f"everyday-{seed}",  # brackets of Hyperband depend on it
-            storage=self._storage,
             directions=["minimize"] * problem.objectives,
             sampler=getattr(optuna.samplers, f"{sampler}Sampler")(seed=seed),
             pruner=getattr(optuna.pruners, f"{pruner}Pruner")(**own),
@@ -150,9 +148,7 @@ class Optuna:
 
     def take(self, number: int, settings: Settings) -> None:
         """Write the settings into the running trial."""
-        trial = self._trials[number]
-        for name, own in self._space.items():
-            self._storage.set_trial_param(trial._trial_id, name, own.to_internal_repr(settings[name]), own)
+        _write(self._trials[number], self._space, settings)
 
     def report(self, number: int, step: int, losses: Losses) -> bool:
         """Report to the pruner, and end the trial if that says so."""
@@ -165,6 +161,11 @@ class Optuna:
             self._study.tell(trial, state=optuna.trial.TrialState.PRUNED)
             return False
         return step < self._steps
+
+
+def _write(trial: optuna.Trial, space: Mapping[str, Any], settings: Settings) -> None:
+    for name, own in space.items():
+        trial.storage.set_trial_param(trial._trial_id, name, own.to_internal_repr(settings[name]), own)
 
 
 class RayTune:
@@ -183,17 +184,15 @@ class RayTune:
         self._search = OptunaSearch(dict(problem.space), seed=seed + 1, **asked)  # it takes 0 for none
         stops = one and problem.steps > 1
         self._scheduler = ASHAScheduler(max_t=problem.steps, **rungs, **asked) if stops else FIFOScheduler()
-        self._asked: dict[int, Settings] = {}
-        self._taken: dict[int, Settings] = {}
+        self._space = dict(problem.space)
 
     def ask(self, number: int) -> Settings:
         """Return OptunaSearch's suggestion."""
-        self._asked[number] = self._search.suggest(str(number)) or {}
-        return self._asked[number]
+        return self._search.suggest(str(number)) or {}
 
     def take(self, number: int, settings: Settings) -> None:
-        """Add the trial to the scheduler; OptunaSearch learns the settings when it ends."""
-        self._taken[number] = settings
+        """Write the settings into OptunaSearch's running trial, and add the trial to the scheduler."""
+        _write(self._search._ot_trials[str(number)], self._space, settings)
         self._scheduler.on_trial_add(None, SimpleNamespace(trial_id=str(number)))
 
     def report(self, number: int, step: int, losses: Losses) -> bool:
@@ -202,11 +201,8 @@ class RayTune:
         answer = self._scheduler.on_trial_result(None, SimpleNamespace(trial_id=str(number)), result)
         goes_on = answer == "CONTINUE" and step < self._steps
         self._search.on_trial_result(str(number), result)
-        if not goes_on and self._taken[number] == self._asked[number]:
+        if not goes_on:
             self._search.on_trial_complete(str(number), result)
-        elif not goes_on:
-            self._search.on_trial_complete(str(number), error=True)
-            self._search.add_evaluated_point(dict(self._taken[number]), losses[0])
         return goes_on
 
 

@@ -1,7 +1,7 @@
 """A search on learning curves that are known beforehand: workers and their clock are simulated, nothing is trained.
 
-A network of a recorded table stands for each proposed configuration: the nearest one that the search has not had. The
-searcher is told its reports as if its configuration had made them.
+A network of a recorded table is trained instead of each proposed configuration: the nearest one that the search has not
+had. The searcher is told its settings and its reports.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import heapq
 import itertools
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import moocore
@@ -110,7 +110,7 @@ def volume(curves: Curves, networks: list[int], reference: tuple[float, float]) 
 
 
 class Table:
-    """The networks of a recorded table, each of which stands once for a configuration, as a searcher is told of it.
+    """The networks of a recorded table by their `settings` (Optuna's values), each of which is trained once.
 
     The distance is Euclidean, with numbers scaled to [0, 1] on their range (in logarithms where the range has them)
     and 1 between two different choices.
@@ -122,9 +122,9 @@ class Table:
         self.curves, self.steps = curves, curves.epochs
         self.dimensions = SearchSpace.of(study.space_for(study.labels[0]))
         self.space = self.dimensions.distributions
-        rows = networks.select(list(self.space)).to_dicts()
-        self._places = np.array([place(self.space, self._encoded(row)) for row in rows])
-        self.free = np.ones(len(rows), dtype=bool)
+        self.settings = [self._encoded(row) for row in networks.select(list(self.space)).to_dicts()]
+        self._places = np.array([place(self.space, each) for each in self.settings])
+        self.free = np.ones(len(self.settings), dtype=bool)
 
     def _encoded(self, row: Mapping[str, Any]) -> dict[str, Any]:
         found = {}
@@ -139,13 +139,13 @@ class Table:
 
 
 class Replayed(Protocol):
-    """A searcher that a network of the table stands in for."""
+    """A searcher whose proposals are replaced by networks of a table."""
 
     def ask(self, number: int) -> Settings:
         """Return the configuration of the next trial, by Optuna's values."""
 
-    def start(self, number: int, network: int) -> None:
-        """Take notice of the network that stands for the configuration."""
+    def start(self, number: int, settings: Settings) -> None:
+        """Take notice of the settings that are trained."""
 
     def report(self, number: int, network: int, epoch: int) -> bool:
         """Take the report of an epoch and return whether the trial continues."""
@@ -163,27 +163,18 @@ def proposals(asked: Replayed, rows: Table, spent: list[float]) -> Propose:
         spent.append(time.process_time() - begun)
         network = rows.nearest(values)
         if network is not None:
-            asked.start(number, network)
+            asked.start(number, rows.settings[network])
         return network
 
     return propose
 
 
 class Peer:
-    """Another searcher, which does not know that a network stands for its configuration."""
+    """Another searcher."""
 
     def __init__(self, searcher: Searcher, curves: Curves) -> None:
+        self.ask, self.start = searcher.ask, searcher.take
         self._searcher, self._curves = searcher, curves
-        self._asked: Settings = {}
-
-    def ask(self, number: int) -> Settings:
-        """Return the searcher's suggestion."""
-        self._asked = self._searcher.ask(number)
-        return self._asked
-
-    def start(self, number: int, network: int) -> None:
-        """Begin the trial."""
-        self._searcher.take(number, self._asked)
 
     def report(self, number: int, network: int, epoch: int) -> bool:
         """Pass error and size."""
@@ -200,7 +191,7 @@ class OfStudy:
         self.curves = curves
         self._search = DatasetSearch.of(study, study.labels[0], measure=trainable.measure, facts_of=facts.__getitem__)
         self._next: NewTrial | None = None
-        self._trials: dict[int, TrialProgress] = {}
+        self.trials: dict[int, TrialProgress] = {}
 
     def ask(self, number: int) -> Settings:
         """Return the sampler's suggestion."""
@@ -208,13 +199,15 @@ class OfStudy:
         assert self._next is not None
         return self._search.suggester.dimensions.encode(self._next.config.parameters)
 
-    def start(self, number: int, network: int) -> None:
-        """Add the trial with the size of the network that stands for it."""
-        assert self._next is not None
-        params = round(10 ** self.curves.cost[network])
-        size = {"params": params, "params_body": params, "flops": 2 * params}
-        self._trials[number] = self._search.add(replace(self._next, size=size))
-        self._trials[number].state = TrialState.RUNNING
+    def start(self, number: int, settings: Settings) -> None:
+        """Begin the trial."""
+        given = self._search.suggester.dimensions.decode(settings)
+        is_suggested = self._next is not None and self._next.config.parameters == given
+        new = self._next if is_suggested else self._search.suggest_given(given)
+        if not isinstance(new, NewTrial):
+            raise SystemExit(new)
+        self.trials[number] = self._search.add(new)
+        self.trials[number].state = TrialState.RUNNING
 
     def report(self, number: int, network: int, epoch: int) -> bool:
         """Decide about a report as `Search.report` does."""
@@ -222,4 +215,4 @@ class OfStudy:
         seconds = float(self.curves.seconds[network, :epoch].sum())
         last = epoch == self.curves.epochs
         report = Report(epoch=epoch, metrics=({"val_accuracy": accuracy},), wall_seconds=seconds, final=last)
-        return told(self._search, self._trials[number], report)
+        return told(self._search, self.trials[number], report)

@@ -106,7 +106,8 @@ def test_the_simulated_search_decides_as_the_scheduler_alone() -> None:
     def propose(number: int) -> int | None:
         network = table.nearest(searcher.ask(number)) if number < 12 else None
         if network is not None:
-            searcher.start(number, network)
+            searcher.start(number, table.settings[network])
+            assert searcher.trials[number].size["params"] == round(10 ** found.cost[network])
         return network
 
     def report(number: int, network: int, epoch: int) -> bool:
