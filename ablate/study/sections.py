@@ -243,8 +243,8 @@ class SamplerConfig(Frozen):
     name: str = "front"
     """front, tpe, nsga2, gp, qmc, random, grid, design, or an import path."""
     startup_trials: Positive | None = None
-    """Random trials per data set before a model-based sampler starts. Default: 5 for front, 8 for it with several
-    objectives, 10 for the others."""
+    """Random trials per data set before a model-based sampler starts. Default: 6 for front, 10 for the
+    others."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of the sampler."""
 

@@ -29,7 +29,6 @@ PARENTS = 8  # trials whose mutations are candidates, with one objective
 POOL = 64  # draws whose costs tell the range of a cost without reference
 MARGIN = 0.1  # of the range, beyond the worst value that is known
 LEAST = 3  # trials with a result before there is a model
-LENGTHS = (0.35, 1.0)  # prior length scales, in turns: a model that is too smooth would believe to know everything
 CLIPPED = 3.0  # what a violation counts as at most, in units of the median one
 
 
@@ -153,7 +152,6 @@ class FrontSampler(BaseSampler):
         rows, costs = self._candidates(history)
         if not len(rows):
             return {}
-        self._length = LENGTHS[trial.number % len(LENGTHS)]
         pool = self._pool(history, rows, costs)
         first, *self.further = self._best(pool, rows, 1 + self._request.further)
         return first
@@ -266,7 +264,7 @@ class FrontSampler(BaseSampler):
         places, asked = self._coordinates(history, rows, costs)
         groups = np.append(self._space.groups, self._space.groups.max() + 1 + np.arange(len(self._costly)))
         taught = history.taught
-        fits = Fits(places[taught], groups, self._rng, self._length)
+        fits = Fits(places[taught], groups, self._rng)
         reference = self._reference(history, costs)
         front, learned = history.losses.copy(), {}
         for place in self._known.learned:
@@ -278,7 +276,7 @@ class FrontSampler(BaseSampler):
             learned[place] = _Learned(model=model, places=asked, mean=mean, deviation=deviation)
         chances = np.ones(len(asked))
         if history.outgrown.any():
-            ended = Fits(places[~history.running], groups, self._rng, self._length)
+            ended = Fits(places[~history.running], groups, self._rng)
             chances = _chances(ended.model(np.where(history.outgrown[~history.running], 1.0, -1.0)), asked)
         for violation in history.violations[taught].T:
             unit = np.nanmedian(np.abs(violation)) if np.isfinite(violation).any() else 1.0

@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
-from ablate.core.config import Frozen, Pair, Positive
+from ablate.core.config import Frozen, Positive
 from ablate.core.registry import SAMPLERS
 from ablate.tuning.sampling.search_space import SearchSpace
 from ablate.tuning.state.curves import Curves
@@ -66,8 +66,8 @@ class SamplerTraits(Frozen):
 
     learns: bool = True
     """Whether suggestions follow from results. If not, `--from` is refused."""
-    startup_trials: Pair = (10, 10)
-    """Default of `startup_trials` in the study file, with one objective and with several."""
+    startup_trials: Positive = 10
+    """Default of `startup_trials` in the study file."""
     most_trials: Positive | None = None
     """Finished trials that it is shown of a longer history. Default: all."""
     stopped_as: Literal["pruned", "violating"] | None = None

@@ -27,7 +27,7 @@ def _without_options(make: Callable[[SamplerRequest], BaseSampler], **traits: An
     return build
 
 
-build_front = _without_options(FrontSampler, startup_trials=(5, 8), most_trials=MOST // 2, stopped_as="pruned")
+build_front = _without_options(FrontSampler, startup_trials=6, most_trials=MOST // 2, stopped_as="pruned")
 build_random = _without_options(lambda request: RandomSampler(seed=request.seed), learns=False)
 build_qmc = _without_options(SobolSequence, learns=False)
 build_grid = _without_options(GridSequence, learns=False)

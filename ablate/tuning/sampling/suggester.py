@@ -271,8 +271,8 @@ class Suggester:
 
     def _startup_trials(self) -> int:
         """Return the trials after which the sampler starts: 1 once there are more of them than it can be shown."""
-        several, bounded = len(self.study.objectives) > 1, self.history.bounded
-        asked = self.study.sampler.startup_trials or self._traits.startup_trials[several]
+        bounded = self.history.bounded
+        asked = self.study.sampler.startup_trials or self._traits.startup_trials
         if bounded is None or asked <= bounded.most // 2:
             return asked
         return 1 if bounded.finished + bounded.running >= asked else asked

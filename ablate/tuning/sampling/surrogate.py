@@ -76,13 +76,10 @@ class Surrogate:
         return found
 
 
-def prior_mode(groups: NDArray[np.intp], length: float = 1.0) -> Array:
-    """Return the parameters that are most likely without data: a length scale of `length` times the root of settings.
-
-    Distances grow with this root.
-    """
+def prior_mode(groups: NDArray[np.intp]) -> Array:
+    """Return the parameters that are most likely without data; distances grow with the root of the settings."""
     settings = int(groups.max()) + 1
-    return np.array([math.log(length * math.sqrt(settings))] * settings + [0.0, math.log(NOISE)])
+    return np.array([math.log(math.sqrt(settings))] * settings + [0.0, math.log(NOISE)])
 
 
 def fit(distances: Array, values: Array, mode: Array) -> Array:
@@ -169,8 +166,8 @@ class Prediction:
 class Fits:
     """Fits processes of several values to the same trials at `places`; distances are shared."""
 
-    def __init__(self, places: Array, groups: NDArray[np.intp], rng: np.random.Generator, length: float) -> None:
-        self._prior = prior_mode(groups, length)
+    def __init__(self, places: Array, groups: NDArray[np.intp], rng: np.random.Generator) -> None:
+        self._prior = prior_mode(groups)
         self._places, self._groups = places, groups
         self._some = np.sort(rng.permutation(len(places))[:FITTED])
         self._distances = square_distances(places[self._some], groups)

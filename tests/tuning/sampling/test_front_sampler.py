@@ -157,7 +157,7 @@ def test_the_gradient_is_that_of_finite_differences() -> None:
     places, values = some_values(rng)
     groups = np.array([0, 1, 1])  # two coordinates share a length scale
     distances = square_distances(places, groups)
-    mode = prior_mode(groups, 0.35)
+    mode = prior_mode(groups)
     for _ in range(5):
         at = mode + rng.standard_normal(4)
         steps = 1e-6 * np.eye(4)

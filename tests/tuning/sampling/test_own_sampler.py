@@ -34,7 +34,7 @@ def plain(request: SamplerRequest) -> Recording:
 
 
 violating = SamplerTraits(learns=False, stopped_as="violating")(partial(plain))
-pruned = SamplerTraits(startup_trials=(3, 7), stopped_as="pruned", observed={"x": 4})(partial(plain))
+pruned = SamplerTraits(startup_trials=3, stopped_as="pruned", observed={"x": 4})(partial(plain))
 bounded = SamplerTraits(most_trials=1)(partial(plain))
 
 
@@ -54,7 +54,7 @@ def test_stopped_trials_and_the_start(tmp_path: Path, name: str, told: Any, obje
     assert len(SHOWN[-1]) == 11
     assert {trial.state.name for trial in early} == {told or state}
     assert {max(trial.constraints.values(), default=0) > 0 for trial in early} == {(told or state) == "COMPLETE"}
-    assert ASKED[-1].startup_trials == ((3, 7) if name == "pruned" else (10, 10))[objectives is TWO]
+    assert ASKED[-1].startup_trials == (3 if name == "pruned" else 10)
 
 
 @pytest.mark.parametrize("startup", [4, 10])
