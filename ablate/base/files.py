@@ -257,7 +257,9 @@ class DiskFolder:
     def make(self) -> None:
         """Create the folder and those above it; raise OSError."""
         if self.home is not None and not _is_home(self.home):
-            raise FileNotFoundError(errno.ENOENT, "the study's folder was removed, renamed or replaced", str(self.home))
+            raise FileNotFoundError(
+                errno.ENOENT, "the study's folder or its ledger.json was removed, renamed or replaced", str(self.home)
+            )
         self.path.mkdir(parents=True, exist_ok=True)
 
     def names(self) -> list[str]:
