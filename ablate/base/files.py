@@ -31,6 +31,7 @@ FILES_ONLY = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)  # of fsync on a folder:
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW  # fails if the path exists, even as a link
 STUDY_FOLDERS = ("checkpoints", "code", "maps", "models", "report", "wandb")  # in a study's home
 SEED_FOLDER = "seed-"  # and the seed: the folder of files that the user's code keeps, in a trial's checkpoint folder
+LEDGER_MARK = "ledger.json"  # in a study's home: the id and the address of its ledger
 SEED_STATE = "state-"  # and the seed: the folder of its checkpoints, in that of the trial
 
 
@@ -93,6 +94,22 @@ def open_trial(place: Place) -> Folder:
 def home_of(trial: Path) -> Path:
     """Return the study's home, in which the folder of a trial, or of the checkpoints of one of its seeds, lies."""
     return trial.absolute().parents[3 if trial.name.startswith(SEED_STATE) else 2]
+
+
+_ledgers: dict[Path, str] = {}  # of the trials of this process: the id of their ledger, by their study's home
+
+
+def expect_ledger(trial: Place | None, ledger: str) -> None:
+    """Let this process write a trial's files only while its study's home is marked as that of this ledger."""
+    if ledger and trial is not None and (path := disk_path(trial)) is not None:
+        _ledgers[home_of(path)] = ledger
+
+
+def _is_home(home: Path) -> bool:
+    try:
+        return _ledgers[home] in (home / LEDGER_MARK).read_text() if home in _ledgers else home.is_dir()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def disk_path(place: Place) -> Path | None:
@@ -239,8 +256,10 @@ class DiskFolder:
 
     def make(self) -> None:
         """Create the folder and those above it; raise OSError."""
-        if self.home is not None and not self.home.is_dir():
-            raise FileNotFoundError(errno.ENOENT, "the study's folder was removed or renamed", str(self.home))
+        if self.home is not None and not _is_home(self.home):
+            raise FileNotFoundError(
+                errno.ENOENT, "the study's folder or its ledger.json was removed, renamed or replaced", str(self.home)
+            )
         self.path.mkdir(parents=True, exist_ok=True)
 
     def names(self) -> list[str]:

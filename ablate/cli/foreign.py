@@ -229,9 +229,11 @@ def content_of(found: Foreign, name: str) -> tuple[dict[str, Any], dict[str, str
     if trials is None:
         trials = math.prod(each or 1 for each in counts) if found.sampler == "grid" else 24
         found.note("budget", "all of the grid" if found.sampler == "grid" else "the source has no number of trials")
+    # names are whole, as for Katib: `loss` is not the end of `aux_loss`
+    patterns = {own: rf"""(?<![\w/.|-]){re.escape(printed)}["']?\s*[=:]\s*{{number}}""" for own, printed, _ in metrics}
     return {
         "study": name,
-        "trainable": {"command": found.command, "metrics": {own: _pattern(printed) for own, printed, _ in metrics}},
+        "trainable": {"command": found.command, "metrics": patterns},
         "config": found.config,
         "epochs": epochs,
         "objectives": [{"metric": own, "direction": direction} for own, _, direction in metrics],
@@ -258,11 +260,6 @@ def _metrics(found: Foreign) -> list[tuple[str, str, str]]:
             direction = "minimize"
         metrics.append((own, printed or own, direction))
     return metrics
-
-
-def _pattern(printed: str) -> str:
-    r"""Return the pattern of a printed number; its name is whole, as for Katib: `loss` is not the end of `aux_loss`."""
-    return rf"""(?<![\w/.|-]){re.escape(printed)}["']?\s*[=:]\s*{{number}}"""
 
 
 def range_of(spec: Mapping[str, Any]) -> Range:

@@ -64,18 +64,14 @@ class Registry:
             part = getattr(module, attribute)
         except AttributeError:
             known = [n for n in vars(module) if not n.startswith("_")]
+            place = getattr(module, "__file__", None) or "built into Python"  # another of this name may be found first
             raise RegistryError(
-                f"{self.kind} {name!r}: {module_name!r} ({_place(module)}) has no {attribute!r}."
+                f"{self.kind} {name!r}: {module_name!r} ({place}) has no {attribute!r}."
                 f" {did_you_mean(attribute, known)}"
             ) from None
         if not callable(part):
             raise RegistryError(f"{self.kind} {name!r} is not callable: {part!r}")
         return part  # type: ignore[no-any-return]
-
-
-def _place(module: ModuleType) -> str:
-    """Return the file of a module: another one of the same name may have been found first."""
-    return getattr(module, "__file__", None) or "built into Python"
 
 
 def _reason(error: Exception | SystemExit) -> str:

@@ -102,7 +102,9 @@ def code_of(found: LedgerCampaign, options: RunOptions, revision: str | None) ->
     )
     version = snapshot(Path.cwd(), revision, name=name, reference=before, without=[options.runs_dir])
     inside = replace(version, inside=campaign.opened["inside"])
-    refuse_guarded(inside, reference, campaign.asked.guard, scripts=_script_folders(found.study.trainable))
+    words = command_words(found.study.trainable)
+    scripts = [os.path.dirname(word) for word in words if word.endswith(".py") and not os.path.isabs(word)]
+    refuse_guarded(inside, reference, campaign.asked.guard, scripts=scripts)
     refuse_unmakeable(inside, campaign.asked.link)
     return _code(version)
 
@@ -141,12 +143,6 @@ def _make(opened: Mapping[str, Any], study: Study, options: RunOptions, tree: st
 def opening(ledger: Ledger, study: Study) -> Mapping[str, Any]:
     """Return what is recorded of the code of a campaign, nothing for another study."""
     return next((event.payload for event in ledger.events(study.name) if event.kind == OPENED), {})
-
-
-def _script_folders(trainable: str) -> list[str]:
-    """Return the folders of the Python files that a command names, relative to the folder of the study."""
-    words = command_words(trainable)
-    return [os.path.dirname(word) for word in words if word.endswith(".py") and not os.path.isabs(word)]
 
 
 def _is_alone(folder: Path) -> bool:

@@ -240,7 +240,8 @@ class _Sizing:
     def rows(self) -> Iterator[PlannedRow]:
         """Yield a row for each architecture that the plan lists."""
         study, task = self.study, self.study.task(self.dataset)
-        listed = self._design() if study.compare is not None else self._search()
+        is_search = study.compare is None
+        listed = list(itertools.islice(_thin(self.axes).grid(), ENUMERATED)) if is_search else self._design()
         listed = listed[:: -(-len(listed) // LISTED)]
         space, whole = study.space_for(self.dataset), study.trainable in TRAINABLES.names()
         settings = [self.twins.settings_of(values if whole else inside(space, values)) for values in listed]
@@ -271,10 +272,6 @@ class _Sizing:
         asks = builds and not study.counted and study.compare is None and study.campaign is None
         add = [ADD_SIZE.format(name=study.trainable)] if asks else []
         return tuple(study.said_of(self.dataset, note) for note in (*self.own.notes, *add))
-
-    def _search(self) -> list[dict[str, Any]]:
-        """Return the architectures of a search, or a part of them if the space is large."""
-        return list(itertools.islice(_thin(self.axes).grid(), ENUMERATED))
 
     def _design(self) -> list[dict[str, Any]]:
         """Return each architecture of a comparison once, with all variants of one configuration together."""

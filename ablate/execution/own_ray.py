@@ -110,7 +110,8 @@ def own_ray(check: Callable[[], None]) -> Iterator[OwnRay]:
     """
     seconds = _seconds()
     token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-    with environment(**dict.fromkeys(OUTER), **_no_proxy(), **token), scratch_folder("ray", base=_base()) as folder:
+    direct = {name: ",".join([*filter(None, [os.environ.get(name)]), *LOOPBACK]) for name in NO_PROXY}
+    with environment(**dict.fromkeys(OUTER), **direct, **token), scratch_folder("ray", base=_base()) as folder:
         read_authentication()
         ahead = threading.Thread(target=import_module, args=("ablate.execution.tune_adapter",), daemon=True)
         ahead.start()  # Ray and Tune, while Ray starts
@@ -185,12 +186,6 @@ def _seconds() -> int:
     if not re.fullmatch(r"[1-9][0-9]{0,8}", value):
         raise ResourceError(f"{START_WAIT}={value}: this must be a whole number of seconds from 1. Unset it.")
     return int(value)
-
-
-def _no_proxy() -> dict[str, str]:
-    """Return the variables by which the processes of a Ray on this machine reach each other without a proxy."""
-    former = {name: os.environ.get(name, "") for name in NO_PROXY}
-    return {name: ",".join([*filter(None, [value]), *LOOPBACK]) for name, value in former.items()}
 
 
 def _base() -> Path:

@@ -15,24 +15,21 @@ from ablate.study.sections import MetricPattern
 SHOWN = 200  # characters of a line that an error shows
 _NEAR = 40  # characters before a match in which a number that it is part of begins
 
-_EXPONENT = (  # Fortran's is a D
-    r"(?:[eE](?:[-+]?\d+|(?![A-Za-z]))|[dD][-+]\d+|\s?[×xX*·⋅]\s?10(?:\^|\*\*|[⁻⁺⁰¹²³⁴-⁹]))?"
+_HIGH = "⁻⁺⁰¹²³⁴-⁹"
+_EXPONENT = rf"(?:[eE](?:[-+]?\d+|(?![A-Za-z]))|[dD][-+]\d+|\s?[×xX*·⋅]\s?10(?:\^|\*\*|[{_HIGH}]))?"  # Fortran's is a D
+_APART = r"[\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]\d{2,3}(?!\d)"  # spaces between groups of digits
+_NUMBER = re.compile(
+    rf"0[xX][0-9a-fA-F]+|(?:(?<![\w)\]%])[-+−－﹣])?"
+    rf"(?:\d(?:\d|{_APART})*(?:[.٫．](?:\d(?:\d|{_APART})*|(?=[eE][-+]?\d)))?|[.٫．]\d+){_EXPONENT}"
 )
-_APART = r"['’‘ʼ′´`＇_٬·˙]\d+|[\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]\d{2,3}(?!\d)"  # between groups of digits
-_WHOLE = rf"\d(?:\d|{_APART})*"
-_FRACTION = rf"(?:[.٫．](?:\d(?:\d|{_APART})*|(?=[eE][-+]?\d)))?"
-_SIGN = r"(?:(?<![\w)\]%])[-+−－﹣])?"
-_REST = rf"{_FRACTION}|[.٫．]\d+){_EXPONENT}"
-_HEX = r"0[xX][0-9a-fA-F]+"
-_WITHOUT_COMMAS = re.compile(rf"{_HEX}|{_SIGN}(?:{_WHOLE}{_REST}")
-_WITH_COMMAS = re.compile(  # 1.234,5 and 1.2.3; 1,234.5
-    rf"{_HEX}|{_SIGN}(?:[1-9]\d{{0,2}}(?:[.．]\d{{3}})+[,，]\d+(?![.\d])|\d+(?:[.．]\d+){{2,}}"
-    rf"|{_WHOLE}(?:[,，،]\d+)*{_REST}"
+_OVER = r"\s|;@±=&<>()\[\]{}\"→"  # what stands beside a number and is surely no part of it
+_BEFORE = re.compile(rf"\d+[^\d{_OVER}]\Z")
+_BEHIND = re.compile(  # 0.5,6 and 1/3, 1'234, 12:30, 1h30, 10⁻³, 12M
+    rf"[^\d{_OVER}]\.?\d|\^|\*\*|[{_HIGH}¼-¾⅐-⅞]|[kKMGBT](?![A-Za-z])"
 )
+_RUN = re.compile(rf"[^{_OVER}]+")
 _SPACED = re.compile(r"(?: \d{3})+(?![\w/%:])")  # 1 234
 _SHORT_GROUP = re.compile(r"[-+]?[1-9]\d{0,2}")
-_NO_COMMA = re.compile(r"\[\^[^\]]*\]|\{[\d,]*\}")  # parts of a pattern that match none: [^,] and {1,3}
-_UNIT = re.compile(r"[kKMGBT](?![A-Za-z])")  # 1.5k, 12M
 _LITERAL = re.compile(r"[^\\.^$*+?{}\[\]|()]{3,}")
 
 
@@ -43,10 +40,9 @@ class NumberReader:
         self.name, self._scale = name, given.scale
         own = "" if not given.pattern.startswith(name) else r"(?<![A-Za-z0-9_])"  # val_x is not the end of best_val_x
         self._pattern = re.compile(own + compile_pattern(given.pattern).pattern)
-        commas = "," in _NO_COMMA.sub("", given.pattern)  # the pattern itself says what stands at a comma
-        self._token = _WITHOUT_COMMAS if commas else _WITH_COMMAS
         whole = NUMBER_PLACEHOLDER in given.pattern
         self._advice = "print the number as 1234.5 or 1e-05" if whole else f"write {NUMBER_PLACEHOLDER} for the number"
+        self._advice += ", or write in the pattern what stands beside the number, a unit with `scale:`"
         literal = _LITERAL.match(given.pattern)
         self._literal = None if literal is None else literal[0]
 
@@ -61,30 +57,39 @@ class NumberReader:
         found = matches[-1]
         text = found[1].rstrip(".,;:")
         start, end = found.start(1), found.start(1) + len(text)
-        if whole := self._cut_from(line, start, end, found.end()):
+        if whole := self._cut_from(line, start, end, found):
             raise TrialError(f"the pattern of {self.name} took {text} of {whole!r} in {shown(line)!r}: {self._advice}")
-        if (unit := _UNIT.match(line, end)) and unit.end() > found.end():
-            raise TrialError(
-                f"the pattern of {self.name} took {text} of {text + unit[0]!r} in {shown(line)!r}: write {unit[0]}"
-                " behind the number in the pattern too, and `scale:`"
-            )
         try:
             return float(text) * self._scale
         except ValueError:
             raise TrialError(f"the pattern of {self.name} found {text!r}, which is not a number") from None
 
-    def _cut_from(self, line: str, start: int, end: int, matched: int) -> str:
-        """Return the number of which `line[start:end]` is a part, empty if it is whole.
+    def _cut_from(self, line: str, start: int, end: int, found: re.Match[str]) -> str:
+        """Return the number, list, date or fraction of which `line[start:end]` is a part, empty if it is whole.
 
-        The match ends at `matched`: a space that it covers separates two numbers.
+        What the pattern itself demands beside the number separates it, as `/` in `{number}/`.
         """
-        for token in self._token.finditer(line, max(0, start - _NEAR)):
+        for token in _NUMBER.finditer(line, max(0, start - _NEAR)):
             if token.start() >= end:
                 break
             if token.end() > start and (token.start() < start or token.end() > end):
                 return token[0]
-        more = _SPACED.match(line, end) if matched == end and _SHORT_GROUP.fullmatch(line, start, end) else None
-        return line[start : more.end()] if more else ""
+        is_short = found.end() == end and _SHORT_GROUP.fullmatch(line, start, end)
+        if is_short and (more := _SPACED.match(line, end)):
+            return line[start : more.end()]
+        before = _BEFORE.search(line, max(0, start - _NEAR), start + (line[start] in "+-"))
+        has_commas = line[start - 1 : start] == line[end : end + 1] == ","
+        is_row = has_commas and not self._is_free(line, found, start - 1, start)  # 3,0.5,0.7
+        is_place = self.name == "epoch" and line.startswith("/", end)  # epoch 3/10
+        behind = None if is_row or is_place else _BEHIND.match(line, end)
+        if any(cut and self._is_free(line, found, *cut.span()) for cut in (before, behind)):
+            return next(run[0] for run in _RUN.finditer(line) if run.end() > start)
+        return ""
+
+    def _is_free(self, line: str, found: re.Match[str], begin: int, end: int) -> bool:
+        """Return whether the pattern finds the number of `found` also with other characters in `line[begin:end]`."""
+        again = self._pattern.finditer(line[:begin] + "\0" * (end - begin) + line[end:])
+        return any(match.start(1) == found.start(1) or match.end(1) == found.end(1) for match in again)
 
     def is_missed(self, line: str) -> bool:
         """Return whether `line` holds the text with which the pattern begins; of a line without a match."""

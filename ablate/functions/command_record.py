@@ -121,4 +121,5 @@ def empty(folder: Path) -> None:
 
 
 def _down(place: Place, what: str, error: OSError) -> CheckpointDownError:
-    return CheckpointDownError(f"{redact_url(place)}: cannot be {what}: {error_text(error, place)}")
+    told = f"{redact_url(place)}: cannot be {what}: {error_text(error, place)}"
+    return CheckpointDownError(f"{told}; fix that and run the same command again")

@@ -11,9 +11,11 @@ LONGEST_LINE = 2**16  # characters that are kept of a longer line: its end
 ROWS = 200  # of the terminal: the cursor goes up no further
 COLUMNS = 200  # by which the cursor moves along at most
 
+_CONTROLS = {0x80 + n: f"\x1b{chr(0x40 + n)}" for n in range(32)} | dict.fromkeys((*range(7), *range(14, 27), 127))
+"""Control characters of C1 are short for ESC and a letter; a terminal does not show the others."""
 _ESCAPES = re.compile(
-    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_=>78])"
-)  # colours, cursor
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-Z\\^-~])"
+)  # colours, cursor, character sets
 _ERASE = re.compile(r"\x1b\[[02]?K")
 _ALONG = re.compile(r"\x1b\[(\d{1,4})?([CDGP])")  # moves within a row, and P removes
 _MOVE = re.compile(r"[\n\v\f]|\x1b\[(?P<n>[0-9;]{0,12})(?P<kind>[ABEFHJdfsu])|\x1b(?P<short>[DEM78c])")
@@ -56,7 +58,7 @@ class LineReader:
 
     def feed(self, content: bytes) -> list[str]:
         """Return the lines that are final with `content`."""
-        text = self._unfinished + self._decoder.decode(content)
+        text = self._unfinished + self._decoder.decode(content).translate(_CONTROLS)
         cut = _UNFINISHED.search(text, max(len(text) - 16, 0))
         self._unfinished = cut[0] if cut else ""
         return self._read(text[: len(text) - len(self._unfinished)])

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from ablate.base.errors import CheckpointDownError, NoLedgerError, RequestError
-from ablate.base.files import STUDY_FOLDERS, Place, open_folder, sqlite_file, sqlite_url
+from ablate.base.files import LEDGER_MARK, STUDY_FOLDERS, Place, open_folder, sqlite_file, sqlite_url
 from ablate.base.redaction import error_text, has_password, redact_url
 from ablate.core.registry import AT_HOME
 from ablate.ledger import Ledger, StudyRecord
 from ablate.studies.locations import VARIABLES, Locations
 from ablate.tracking.address import DATABASES, dialect
 
-MARK = "ledger.json"
 L = TypeVar("L", bound=Locations)
 ABSENT = ", where there is none"
 DEFAULT = "default"  # checkpoints in the study's home, tracking beside it
@@ -70,7 +69,7 @@ def mark(place: Place, ledger: Ledger) -> None:
     try:
         if _read(place) != now:
             text = json.dumps(vars(now), indent=1)
-            open_folder(place).write(MARK, f"{text}\n".encode())
+            open_folder(place).write(LEDGER_MARK, f"{text}\n".encode())
     except OSError as error:
         raise CheckpointDownError(f"{redact_url(place)}: cannot be written ({error_text(error, place)})") from error
 
@@ -231,7 +230,7 @@ def _owner(place: Place, study: str, locations: Locations) -> Owner | None:
 
 def _read(place: Place) -> Owner | None:
     try:
-        text = open_folder(place).read(MARK)
+        text = open_folder(place).read(LEDGER_MARK)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
@@ -241,7 +240,7 @@ def _read(place: Place) -> Owner | None:
         return Owner(ledger_id=str(value["ledger_id"]), storage=str(value["storage"]))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise RequestError(
-            f"{redact_url(place)}/{MARK} is damaged ({error!r}). Remove it if the ledger is right."
+            f"{redact_url(place)}/{LEDGER_MARK} is damaged ({error!r}). Remove it if the ledger is right."
         ) from None
 
 

@@ -129,7 +129,9 @@ def study_text(found: Stored, config: TrialConfig) -> str:
     if "datasets" in data:
         data["datasets"] = {label: task}
     data |= config.settings.model_dump(mode="json")
-    data |= {"study": _name(key.study, label, number), "sampler": {"name": "random"}, "scheduler": {"name": "none"}}
+    tail = f"-{label}-{number}"
+    name = key.study[: 63 - len(tail)] + tail if len(tail) < 60 else f"picked-{number}"  # 63 characters at most
+    data |= {"study": name, "sampler": {"name": "random"}, "scheduler": {"name": "none"}}
     data |= {"replicates": 1, "budget": {"trials": 1}, "confirm": None}
     head = f"# Trains the network of search trial {number} of study {key.study} on {label}, with every setting fixed.\n"
     text = head + write_yaml(data)
@@ -196,12 +198,6 @@ def read_assignment(option: str, text: str) -> tuple[str, float]:
 def _bound(option: str, op: Literal["<=", ">="], text: str) -> Bound:
     name, value = read_assignment(option, text)
     return Bound(metric=on_validation(name), op=op, bound=value, asked=name)
-
-
-def _name(study: str, label: str, number: int) -> str:
-    """Return a name of at most 63 characters for the study of one network."""
-    tail = f"-{label}-{number}"
-    return study[: 63 - len(tail)] + tail if len(tail) < 60 else f"picked-{number}"
 
 
 @dataclass(frozen=True, kw_only=True)

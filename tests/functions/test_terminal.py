@@ -54,6 +54,8 @@ SHOWN = {
     "a move to the left and to the right": ("at 0.10\x1b[4D0.20\r\x1b[C\x1b[2C7\n", ["at 7.20"]),
     "a move to a column": ("at 0.10 s\x1b[4G0.20\x1b[9999Dx\n", ["xt 0.20 s"]),
     "characters that are removed": ("at 15\x1b[D\x1b[P\n", ["at 1"]),
+    "controls of one character": ("\x9b32mx 1\n\x9bAx 2\x85y \x9d0;t\x9c3\n", ["x 2", "y 3"]),
+    "characters that are not shown": ("\x0e\x0fa\x00b\r\x0f\x7fc\x01d\x1b(B\x1b#8e\n", ["cde"]),
     "a new page and a tab downwards": ("a\fb\vc\n", ["a", "b", "c"]),
 }
 

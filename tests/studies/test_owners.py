@@ -17,7 +17,7 @@ from support.commands import LOCAL, run
 
 STUDY = """\
 study: {name}
-trainable: {{command: "{python} {script} {{x}}", metrics: {{val_loss: "val_loss={{number}}"}}}}
+trainable: {{command: "{python} {script} {{x}}", epoch: "^{{number}}:", metrics: {{val_loss: "val_loss={{number}}"}}}}
 config: {{x: {{choices: [{choices}]}}}}
 epochs: 2
 objectives: [{{metric: val_loss, direction: minimize}}]
@@ -25,8 +25,8 @@ sampler: {{name: grid}}
 budget: {{trials: 2}}
 confirm: null
 """
-GOOD = "for value in (0.5, 0.25): print(f'val_loss={value}', flush=True)\n"
-BAD = "for value in (9.5, 9.25): print(f'val_loss={value}', flush=True)\n"
+GOOD = "for epoch, value in enumerate((0.5, 0.25)): print(f'{epoch}: val_loss={value}', flush=True)\n"
+BAD = GOOD.replace("0.5, 0.25", "9.5, 9.25")
 
 
 @pytest.fixture(autouse=True)
@@ -85,6 +85,7 @@ def test_reports_of_another_study_are_refused_in_one_line(place: Callable[[Path,
 GONE: dict[str, str] = {
     "folder removed": "shutil.rmtree('runs/gone')",
     "folder renamed": "os.rename('runs/gone', 'runs/other')",
+    "folder made anew": "shutil.rmtree('runs/gone'); os.mkdir('runs/gone')",
     "runs renamed": "os.rename('runs', 'others')",
     "ledger removed": "os.remove('runs/gone/ledger.sqlite')",
     "ledger renamed": "os.rename('runs/gone/ledger.sqlite', 'runs/gone/ledger.old')",
@@ -104,7 +105,7 @@ def test_a_study_whose_ledger_or_folder_is_gone_ends_at_the_next_commit(change: 
     assert "removed" in lines[0]
     assert "Put it back" in lines[0] or "run the same command again" in lines[0]
     if "gone'" in change and "ledger" not in change:
-        assert not Path("runs/gone").exists()
+        assert not [*Path("runs").glob("gone/*")]
     assert not [*Path().rglob("index.html"), *Path().rglob("trials.parquet")]
 
 

@@ -81,7 +81,8 @@ class TrialPack:
         said = self._joined()
         try:
             while not said and self._trials:
-                said = self._epoch(self._next_trials())
+                step = max(trial.progress.step for trial in self._trials)  # furthest in an interrupted epoch
+                said = self._epoch([trial for trial in self._trials if trial.progress.step == step])
         except _Paused:
             said = self._paused()
         ended = {key for key, one in said.items() if isinstance(one, Exception) or one.final}
@@ -126,11 +127,6 @@ class TrialPack:
             self._key_dropout(trial)
             trial.progress.take_up(trial.begun)
         return trial
-
-    def _next_trials(self) -> list[Trained]:
-        """Return the trials of the next epoch: those that are furthest in an interrupted one, or all."""
-        step = max(trial.progress.step for trial in self._trials)
-        return [trial for trial in self._trials if trial.progress.step == step]
 
     def _epoch(self, trials: list[Trained]) -> Said:
         """Train an epoch of `trials`, or the rest of it, and return their reports and errors."""

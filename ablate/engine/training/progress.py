@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ablate.base.errors import CheckpointError, PausedError
-from ablate.base.files import Place
+from ablate.base.files import Place, expect_ledger
 from ablate.base.redaction import redact_url
 from ablate.core.objectives import mean
 from ablate.core.trial import Report, TrialConfig
@@ -133,6 +133,7 @@ class TrainingProgress:
     def __init__(
         self, config: TrialConfig, shape: InputShape, replicas: Replicas, *, place: Place | None, attempt: int
     ) -> None:
+        expect_ledger(place, config.ledger)
         self.config, self.shape, self.replicas = config, shape, replicas
         self.place, self.attempt = place, attempt
         self.epoch = self.step = 0

@@ -132,16 +132,14 @@ class Samples:
             for index_rb, images in zip(torch.split(moved, batch, dim=1), read, strict=True):
                 # replicates that use the same images share their memory, here and on the device
                 distinct = images[:1] if images.stride(0) == 0 else images
-                vectors = self._vectors(self._copied(distinct)).expand(len(images), -1, -1, -1)
+                if self.targets.is_cuda:  # from pinned memory the copy overlaps with the previous step
+                    distinct = distinct.pin_memory()
+                copied = distinct.to(self.targets.device, non_blocking=True)
+                vectors = self._vectors(copied).expand(len(images), -1, -1, -1)
                 yield vectors, _picked(self.targets, index_rb)
         finally:
             if isinstance(read, Generator):  # its processes end with the epoch, not with the next garbage collection
                 read.close()
-
-    def _copied(self, images: Tensor) -> Tensor:
-        """Return `images` on the device; from pinned memory the copy overlaps with the previous step."""
-        device = self.targets.device
-        return images.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else images.to(device)
 
     def _vectors(self, inputs: Tensor) -> Tensor:
         return torch.addcmul(self.shift, inputs.to(self.scale.dtype), self.scale)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
-from ablate.base.files import Place
+from ablate.base.files import Place, expect_ledger
 from ablate.core.trainable import TrialContext
 from ablate.core.trial import TrialConfig
 from ablate.functions.border.told import tell
@@ -42,6 +42,7 @@ class Inside:
         if torch := sys.modules.get("torch"):
             torch.set_num_threads(threads)
         place: TrialContext = {**context, "pause": self._is_paused}  # type: ignore[typeddict-item]
+        expect_ledger(context["checkpoints"], config.ledger)
         if isinstance(self._trainable, Command):
             CommandSeed(self._trainable, config, place, self._line).serve()
             return

@@ -13,7 +13,7 @@ import numpy as np
 
 from ablate.base.ending import COMMAND_SECONDS, STOP_SECONDS
 from ablate.base.errors import AblateError, PausedError
-from ablate.base.files import SEED_STATE
+from ablate.base.files import SEED_STATE, expect_ledger
 from ablate.base.sample_files import SampleValues
 from ablate.core.objectives import mean
 from ablate.core.registry import OWN_COMMAND, trainable_kind
@@ -38,6 +38,7 @@ def train(start: Start, config: TrialConfig, note: Note, **context: Unpack[Trial
     since the last report is then trained again. When the caller stops, or the trial ends, so do the processes and all
     that they have started.
     """
+    expect_ledger(context["checkpoints"], config.ledger)
     output = Output(context["checkpoints"])
     trial = _Trial(config, context, output, note)
     try:

@@ -101,7 +101,12 @@ def reports_table(snapshot: Snapshot) -> pl.DataFrame:
     """Return one row per replicate and report, ordered by data set, trial, epoch and replicate (docs/tables.md)."""
     counted = {row.rowid: row for of_trial in _counted(snapshot).values() for row in of_trial}
     reports, configs = snapshot.reports, {trial.key: trial.config for trial in snapshot.trials}
-    metrics = [counted[each.rowid].metrics if each.rowid in counted else _without_test(each) for each in reports]
+    metrics = [  # those on the test split are in the report that counts
+        {name: value for name, value in each.metrics.items() if not name.startswith("test_")}
+        if each.rowid not in counted
+        else counted[each.rowid].metrics
+        for each in reports
+    ]
     own: dict[str, list[Any] | pl.Series] = {
         "study": [report.key.study for report in reports],
         "dataset": [report.key.dataset for report in reports],
@@ -156,11 +161,6 @@ def _counted(snapshot: Snapshot) -> dict[TrialKey, list[ReportRecord]]:
     """Return the rows of the report of each trial that counts (`counted_reports`)."""
     of_trial = by_trial(snapshot)
     return {trial.key: counted_reports(trial.config, of_trial[trial.key]) for trial in snapshot.trials}
-
-
-def _without_test(report: ReportRecord) -> dict[str, float]:
-    """Return the metrics of a report that does not count; those on the test split are in the one that does."""
-    return {name: value for name, value in report.metrics.items() if not name.startswith("test_")}
 
 
 def _trial_row(trial: TrialRecord) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ablate.base.errors import LedgerError, StudyFailedError
-from ablate.base.judging import Judgement, Pool, Runs, doubt_of_ratio, is_far_behind, judge
+from ablate.base.judging import Pool, Runs, doubt_of_ratio, is_far_behind, judge
 from ablate.base.randomness import stream
 from ablate.core.code_version import Code, CodeVersion
 from ablate.core.objectives import is_of_training, quality_objective, signed
@@ -270,7 +270,9 @@ class Campaign:
             arm.latest, arm.looked = find(shift=shift), n
             if arm.latest.state == "keep" and self._shift(doubt, shown=arm.latest.allowed) < shift:
                 shift = self._shift(1.0)
-                arm.latest = _unless_discarded(find(shift=shift), n == arm.most)
+                arm.latest = find(shift=shift)
+                if arm.latest.state == "discard":  # it is better, and its cost may show with further runs
+                    arm.latest = replace(arm.latest, state="undecided" if n == arm.most else "open")
             if arm.latest.state != "open":
                 claim = "step" if self.asked.mode == "explore" else "not-worse" if shift > 0 else "better"
                 hopeless = "hopeless" if arm.latest.state == "discard" else None
@@ -331,11 +333,6 @@ class Campaign:
         self.reference, arm.skipped = arm, n if self.asked.reference == "fresh" else 0
         if self.asked.error == "each":
             self.k = 0
-
-
-def _unless_discarded(found: Judgement, is_last: bool) -> Judgement:
-    """Return a judgement that a candidate is better, without a discard: its cost may show with further runs."""
-    return found if found.state != "discard" else replace(found, state="undecided" if is_last else "open")
 
 
 def _alike(runs: Sequence[TrialProgress]) -> bool:
