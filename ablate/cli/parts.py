@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
 from ablate.base.errors import RequestError, each_once
 from ablate.cli import options
@@ -40,7 +38,7 @@ def parts(
     if as_json:
         print_json(found)
         return
-    console.print(_table(found))
+    console.say(*_lines(found))
     if not found["called"]:
         told = "The network was not called, so shapes are unknown; the first report of a trial checks its parts."
         console.say(told)
@@ -60,16 +58,15 @@ def _read(values: Sequence[str]) -> dict[str, Any]:
     return each_once(map(setting, values))
 
 
-def _table(found: Mapping[str, Any]) -> Table:
-    table = Table(title=f"{found['network']}: {found['params']:,} parameters", box=None, title_justify="left")
-    for name in ("path", "kind", "parameters", "input", "output", "replace by"):
-        table.add_column(name, justify="right" if name == "parameters" else "left", overflow="fold")
+def _lines(found: Mapping[str, Any]) -> Iterator[str]:
+    """Yield two lines for each part: its path, which a user copies, and what it is."""
+    yield f"{found['network']}: {found['params']:,} parameters"
     for part in found["parts"]:
-        count = f" ({part['count']} of them)" if part["count"] > 1 else ""
-        shapes = ["" if part[key] is None else str(list(part[key])) for key in ("input", "output")]
-        action = ", ".join(part["actions"])
-        told = f"{action}  ({part['note']})" if action and part["note"] else action or part["note"]
-        kind = part["type"] if part["kind"] == "module" else f"{part['kind']} {part['type']}"
-        params = f"{part['params']:,}" if part["params"] else ""
-        table.add_row(*(Text(each) for each in (f"{part['path']}{count}", kind, params, *shapes, told)))
-    return table
+        yield part["path"] + (f" ({part['count']} of them)" if part["count"] > 1 else "")
+        told = [part["type"] if part["kind"] == "module" else f"{part['kind']} {part['type']}"]
+        told += [f"{part['params']:,} parameters"] if part["params"] else []
+        shapes = [str(list(part[key])) for key in ("input", "output") if part[key] is not None]
+        told += [" to ".join(shapes)] if shapes else []
+        can = ", ".join(part["actions"])
+        note = f" ({part['note']})" if can and part["note"] else part["note"]
+        yield f"    {', '.join(told)}" + (f": {can}{note}" if can or note else "")

@@ -119,6 +119,8 @@ def test_the_printed_section_runs_as_it_stands(function: str, folder: Path, capf
     code, out, err = run(capfd, "parts", f"parts_code:{function}", *settings)
     assert code == 0, err
     assert "a line of the user's code" not in out
+    attention = "encoder.layers.encoder_layer_*.self_attention.out_proj (2 of them)"
+    assert (attention in out.splitlines()) is (function == "vit"), "a path is whole at every width"
     section = yaml.safe_load(out[out.index("parts:") :])
     study = {
         "study": "ready",

@@ -115,6 +115,17 @@ def test_a_table_in_a_terminal_ends_and_says_how_many_rows_its_file_has_besides(
     assert shown == min(rows, MOST_LINES // 2)
 
 
+def test_a_setting_is_never_broken() -> None:
+    names = ["width 64 · lr 0.00508", "activation gelu · lr 0.0071"]
+    columns = [Column(heading="Settings", cell=lambda row: row["name"])]
+    columns += [Column(heading="Value", cell=lambda row: "0.123456789")]
+    console = Console(width=32)
+    with console.capture() as captured:
+        console.print(Grid(caption="", frame=pl.DataFrame({"name": names}), columns=columns, csv="all.csv"))
+    lines = [line.replace("0.123456789", "").strip() for line in captured.get().splitlines()]
+    assert lines[2:] == ["width 64 ·", "lr 0.00508", "activation gelu ·", "lr 0.0071"]
+
+
 def test_the_work_of_the_importance_test_does_not_grow_with_the_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importance, "PERMUTATIONS", 1)
     drawn: list[int] = []

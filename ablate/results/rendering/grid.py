@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
+from textwrap import wrap
 from typing import Any
 
 import polars as pl
@@ -20,6 +21,7 @@ from ablate.results.rendering.numbers import DASH, printable
 
 Row = Mapping[str, Any]
 LEAST_NAME = 18  # characters that a name keeps before a column is left out
+HARD_SPACE = "\xa0"
 MOST_LINES = 30  # of a table in a terminal
 
 
@@ -116,7 +118,9 @@ class Grid:
                 break
             left_out.insert(0, kept.pop()[0])
         name = max(min(longest, options.max_width - (whole - longest)), 1)
-        ends = accumulate(-(-cell_len(cell) // name) or 1 for cell in kept[0][1])
+        names = [_between_settings(cell, name) for cell in kept[0][1]]
+        kept[0] = kept[0][0], names
+        ends = accumulate(sum(-(-cell_len(line) // name) or 1 for line in each.split("\n")) for each in names)
         shown = max(sum(end <= self.lines for end in ends), 1)
         yield self._table([(heading, cells[:shown]) for heading, cells in kept])
         if more := self._more(min(shown, self.frame.height)):
@@ -139,6 +143,13 @@ class Grid:
             for row in rows:
                 table.add_row(*map(Text, row))
         return table
+
+
+def _between_settings(name: str, width: int) -> str:
+    """Return the settings of a name in lines of at most `width` characters, none of them broken."""
+    whole = name.replace(" ", HARD_SPACE).replace(f"{HARD_SPACE}·{HARD_SPACE}", f"{HARD_SPACE}· ")
+    lines = wrap(whole, width, break_long_words=False, break_on_hyphens=False) if "· " in whole else [name]
+    return "\n".join(lines).replace(HARD_SPACE, " ")
 
 
 def _plain(heading: str) -> str:
