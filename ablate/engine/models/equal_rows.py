@@ -28,7 +28,7 @@ WHOLE = 32  # samples: a row's values then fill whole vectors and cache lines, f
 def round_alike() -> None:
     """Ask MKL for numbers that do not depend on addresses, which it does where no product was computed before.
 
-    Without it an AMD EPYC with AVX-512 rounds every second replicate in another way; it is no slower there. Source:
+    Without it an AMD EPYC with AVX-512 rounds every second replicate in another way. Source:
     "Conditional Numerical Reproducibility" of the oneMKL developer guide.
     """
     os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")

@@ -64,9 +64,8 @@ def _product_on_gpu(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor
     """Return rows [R, M, K] W + b, cut into parts where R is small, W too, and a gradient follows.
 
     The gradient of a weight sums over all M tokens of a batch, and cuBLAS computes each tile of a batch of matrices on
-    one multiprocessor: for R = 3 and width 60 that took 59% of a step on an H200. In 16 parts four replicates train 2.2
-    times as fast; 64 replicates fill the GPU without. The bias is added by itself: `baddbmm` first copies it to all
-    rows of the result.
+    one multiprocessor. In 16 parts four replicates train 2.2 times as fast on an H200. The bias is added by itself:
+    `baddbmm` first copies it to the whole result.
     """
     replicas, tokens, inner = rows.shape
     sums, parts = replicas * -(-inner // TILE) * -(-weight.shape[2] // TILE), 1
@@ -142,8 +141,7 @@ def widen(x: Tensor) -> Tensor:
 def softmax(x: Tensor) -> Tensor:
     """Return the softmax over the last axis in the type of `x`, computed in float32 if that is half precision.
 
-    CUDA's autocast computes it in float32 too. On a CPU torch's kernels for bfloat16 take longer: for rows of 16 or 17
-    numbers twice as long forward and nine times or more backward, for 32 numbers 1.5 times.
+    CUDA's autocast computes it in float32 too. On a CPU torch's kernels for bfloat16 take up to nine times as long.
     """
     return torch.softmax(widen(x), dim=-1).to(x.dtype)
 
@@ -151,8 +149,8 @@ def softmax(x: Tensor) -> Tensor:
 def norm_by_replicate(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     """Normalise x [R, B, T, N] by one pass per replicate, in float32 if x has half precision.
 
-    On a CPU, one pass per replicate takes a quarter less time than one for all. Its kernels for bfloat16 take
-    longer than those for float32: for N = 60 twice as long forward and three times backward.
+    On a CPU, one pass per replicate takes a quarter less time than one for all, and kernels for bfloat16 take two to
+    three times as long as those for float32.
     """
     wide, scale, shift = widen(x), widen(scale), widen(shift)
     if len(x) == 1:

@@ -24,7 +24,7 @@ from ablate.engine.training.state import RowState
 logger = logging.getLogger("ablate.engine.training")
 WARM_UP = 3  # ordinary steps before a recording: libraries allocate what they need
 COMPILE_FROM = 20_000  # steps of a trial; compiling takes some ten seconds
-TUNE_FROM = 4_000_000  # steps of all rows, ten minutes or more; trying kernels for each operation takes a minute
+TUNE_FROM = 4_000_000  # steps of all replicates; trying kernels for each operation takes a minute
 TOLERANCE = {"float64": 1e-6, "float32": 1e-2, "bfloat16": 0.1}  # of a norm; other kernels round in another order
 COARSE = 0.5  # of the norm of a change of weights in bfloat16: Adam's first steps follow the sign of small gradients
 COMPILED_SETS = 8  # sets of rows of a group, at most, for which its blocks are compiled
@@ -163,7 +163,7 @@ class GraphedStep:
             if ordinary is not None:
                 self._compare(ordinary, self._tried(self._recording.replay))
             self._proved = True
-        except Exception as error:  # whatever a driver, a library or an operation refuses
+        except Exception as error:  # of a driver, a library or an operation
             self._recording, self._refused = None, True
             plain_parts(self._group)
             _say("a CUDA graph", error)
@@ -176,7 +176,7 @@ class GraphedStep:
             tuned = self._compiled == 1 and self._group.rows * self._steps >= TUNE_FROM
             self._compiles = compile_parts(self._group, self._x.shape[1], tuned=tuned)
             self._compare(ordinary, {**self._tried(self._run), "scores": self._scores()})
-        except Exception as error:  # whatever a compiler refuses
+        except Exception as error:  # of a compiler
             plain_parts(self._group)
             self._compiles = False
             _say("compiled blocks", error)

@@ -34,8 +34,8 @@ class _Paused(Exception):  # noqa: N818 - an event, not an error
 class TrialPack:
     """A pack of trials of the family (see `ablate.core.trainable.Pack`); one trial alone may have any settings.
 
-    `load` returns the data of a trial; `judged` and `cadence` are as in `loop.train`. When an epoch begins, the rows of
-    trials that have left are removed, and those of new trials added. A trial that resumes in the middle of an epoch
+    `load` returns the data of a trial; `judged` and `cadence` are as in `train`. When an epoch begins, rows of trials
+    that have left are removed, and those of new trials added. A trial that resumes in the middle of an epoch
     first finishes it, together with trials at the same step.
     """
 

@@ -110,7 +110,7 @@ class Samples:
     def _resident(self, inputs: Tensor, moved: Tensor, batch: int) -> Generator[tuple[Tensor, Tensor], None, None]:
         rows = inputs if self.ids else inputs.view(len(inputs), -1)
         for index_rb in torch.split(moved, batch, dim=1):
-            # only the requested rows: windows overlap, and all of them would be larger than the text
+            # windows overlap: all of them would be larger than the text
             picked = rows.index_select(0, index_rb.reshape(-1)).view(*index_rb.shape, *inputs.shape[1:])
             yield picked.long() if self.ids else self._vectors(picked), _picked(self.targets, index_rb)
 
