@@ -204,7 +204,7 @@ class Attention(nn.Module):
         """Return initial values by parameter name.
 
         Each reduced form initially computes the same function as its unreduced form. A matrix that replaces a product
-        starts as that product, computed from the factors that the unreduced form draws for the same seed and path.
+        starts as that product, computed from the factors that the unreduced form draws.
         """
         values = self._initial_similarity(draw) | self._initial_value(draw)
         if self.pair_position is not None:
@@ -230,7 +230,7 @@ class Attention(nn.Module):
             return add_prefix("query_key", product | self.query_key.initial_bias()) | shift
         gram = key @ key.mT
         matrix = gram if form == "mirrored" else torch.linalg.cholesky(gram)
-        return {"query_key_triangle.weight": self.query_key_triangle.packed(matrix)}
+        return {"query_key_triangle.weight": self.query_key_triangle.entries(matrix)}
 
     def _initial_value(self, draw: Draw) -> dict[str, Tensor]:
         form = self.value_form
