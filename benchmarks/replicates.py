@@ -30,9 +30,16 @@ REPLICATES = (1, 4, 16, 64)
 VARIANTS: dict[str, dict[str, Any]] = {
     "digits 16": {"model": {"width": 16, "depth": 1, "mlp": 0}, "task": "digits", "patch": [2, 4], "batch": 32},
     "digits 32": {"model": {"width": 32, "depth": 2, "mlp": 64}, "task": "digits", "patch": [2, 4], "batch": 32},
+    "digits 4 heads": {
+        "model": {"width": 16, "depth": 4, "mlp": 0, "heads": 4},
+        "task": "digits",
+        "patch": [2, 2],
+        "batch": 64,
+    },
     "mnist 6 blocks": {"model": {"width": 60, "depth": 6, "mlp": 256}, "task": "mnist", "patch": [7, 7], "batch": 64},
 }
-REPLICATE_STEPS = {"digits 16": 400, "digits 32": 300, "mnist 6 blocks": 32}  # of an epoch, at most STEPS steps
+# of an epoch, at most STEPS steps
+REPLICATE_STEPS = {"digits 16": 400, "digits 32": 300, "digits 4 heads": 60, "mnist 6 blocks": 32}
 STEPS = 50
 EPOCHS = 4
 
