@@ -73,7 +73,7 @@ def measure(name: str, replicates: int) -> float:
     data = made_up_data(load_task(task).shape(None), samples=samples, test=samples // 8)
     moments = []
     with tempfile.TemporaryDirectory() as folder:
-        for _ in train(trial, data=data, checkpoints=Path(folder)):
+        for _ in train(trial, data=data, checkpoints=Path(folder, "checkpoints", "trial")):
             moments.append(time.process_time())
     epochs = [after - before for before, after in itertools.pairwise(moments)]
     return min(epochs) / (steps * replicates) * 1e6

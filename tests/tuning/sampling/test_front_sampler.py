@@ -26,8 +26,8 @@ from ablate.tuning.sampling.hypervolume_gain import Expected, expected_gain
 from ablate.tuning.sampling.search_space import SearchSpace, distribution_of, inner_at_share
 from ablate.tuning.sampling.suggester import Suggester
 from ablate.tuning.sampling.surrogate import (
-    LEAST_NOISE,
     AT_ONCE,
+    LEAST_NOISE,
     Prediction,
     Surrogate,
     _objective,
