@@ -11,8 +11,8 @@ import scipy
 from calibration_rows import Row, generator, rate, repetitions
 
 from ablate.results.front.answer import unselected_best
+from ablate.results.statistics.crossed import Spread, difference_interval, sample_interval, spread, widened
 from ablate.results.statistics.intervals import Interval, metric_interval, t_interval
-from ablate.results.statistics.samples import Spread, difference_interval, sample_interval, spread, widened
 
 SAMPLES = 359  # as in the test split of the digits
 SEED_SD = 0.005  # of a network's accuracy on infinitely many samples

@@ -170,7 +170,7 @@ def measure_packs(
         if asked.device == "cuda":
             torch.cuda.empty_cache()
         try:
-            found = pack_row(series, count, sizes, data, asked.device)
+            found = pack_values(series, count, sizes, data, asked.device)
         except torch.OutOfMemoryError:
             table.add(**about, problem="out of memory")
             return
@@ -239,7 +239,7 @@ def _alternate(asked: Asked, sizes: Sizes, barrier: Any, results: Any) -> None:
         barrier.abort()
 
 
-def pack_row(series: Series, count: int, sizes: Sizes, data: Data, device: str) -> dict[str, float]:
+def pack_values(series: Series, count: int, sizes: Sizes, data: Data, device: str) -> dict[str, float]:
     """Return what `count` trials in one pack reach: rate of the whole loop, and time and traffic of a step alone."""
     members = [Member(config=series.trial(n, sizes), checkpoints=None, attempt=1) for n in range(count)]
     if device == "cuda":

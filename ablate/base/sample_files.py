@@ -35,8 +35,8 @@ def write_sample_values(folder: Folder, attempt: int, found: SampleValues) -> No
     from safetensors.numpy import save
 
     if found.values:
-        packed = {name: _packed(values) for name, values in found.values.items()}
-        folder.write(f"samples-attempt-{attempt:03d}.safetensors", save(packed, metadata={SPLIT: found.split}))
+        narrow = {name: _narrow(values) for name, values in found.values.items()}
+        folder.write(f"samples-attempt-{attempt:03d}.safetensors", save(narrow, metadata={SPLIT: found.split}))
 
 
 def read_sample_values(folder: Folder, attempt: int) -> SampleValues | None:
@@ -60,7 +60,7 @@ def read_sample_values(folder: Folder, attempt: int) -> SampleValues | None:
         return None
 
 
-def _packed(values: NDArray[np.float32]) -> NDArray[np.generic]:
+def _narrow(values: NDArray[np.float32]) -> NDArray[np.generic]:
     whole = bool(np.isin(values, (0.0, 1.0)).all())
     return np.ascontiguousarray(values, dtype=np.uint8 if whole else np.float32)
 

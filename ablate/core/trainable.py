@@ -144,8 +144,8 @@ class Trainable(Protocol):
         Raises RequestError if there is no network whose parts could be replaced by path.
         """
 
-    def estimate_seconds(self, rows: Sequence[tuple[TrainableSettings, Size]], planned: PlannedTrials) -> Timed:
-        """Return the mean time of a full-length trial over `rows`.
+    def estimate_seconds(self, networks: Sequence[tuple[TrainableSettings, Size]], planned: PlannedTrials) -> Timed:
+        """Return the mean time of a full-length trial over `networks`.
 
         A few steps are measured on made-up data, or one of a user's functions is run up to its first report.
         """

@@ -57,7 +57,7 @@ class SlotPlan:
 
     @property
     def bundle(self) -> dict[str, float]:
-        """The resources of one trial, so that Ray packs as many onto a node as can run there.
+        """The resources of one trial, so that Ray starts as many on a node as can run there.
 
         A GPU share below one is rounded up to 1/2, 1/3, …, because a share never spans two GPUs.
         """

@@ -30,9 +30,9 @@ TRAINERS = Registry("trainer", {})
 class Assignment:
     """A pack of trials and everything that a process needs to train it.
 
-    `packed` says whether the trials have a group key; one that has none trains alone. `device` is a torch device,
+    `grouped` says whether the trials have a group key; one that has none trains alone. `device` is a torch device,
     never `auto`. `trainer`, an import path, replaces the trainable's `train`. Parts given by import path are also
-    searched for on `search_path`. `code` refers to the user's packed code in a cluster's object store, if it
+    searched for on `search_path`. `code` refers to the user's code in a cluster's object store, if it
     was sent. `versions` holds the folders of code versions. A user's code has `grace_seconds` to end by itself.
     """
 
@@ -42,7 +42,7 @@ class Assignment:
     trainer: str | None
     threads: int
     seeds_at_once: int | None = None
-    packed: bool = False
+    grouped: bool = False
     search_path: tuple[str, ...] = ()
     code: Any = None
     versions: Path | None = None
@@ -112,7 +112,7 @@ class PackRun:
             more["threads"] = given.threads
         if isinstance(trainable, GuardedFunction) and not given.trainer:
             more |= _side_by_side(given, len(config.seeds))
-        pack: Pack = trainable.open_pack(**place) if given.packed else Alone(train, place | more)
+        pack: Pack = trainable.open_pack(**place) if given.grouped else Alone(train, place | more)
         self._pack = pack  # before the trials are added, so that it is closed whatever they do
         pack.add(given.members)
         return pack

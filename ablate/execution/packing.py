@@ -29,12 +29,12 @@ logger = logging.getLogger("ablate.execution")
 class RunningPack:
     """The trials that one worker trains now, by their keys.
 
-    `packed` says whether they have a group key. `durable` are the trials that have not trained since their last
+    `grouped` says whether they have a group key. `durable` are the trials that have not trained since their last
     checkpoint: those that have joined or reported since the worker's last turn.
     """
 
     members: dict[TrialKey, Member]
-    packed: bool = False
+    grouped: bool = False
     durable: set[TrialKey] = field(default_factory=set)
 
 
@@ -66,7 +66,7 @@ class Packing:
         if not configs:
             return None
         group = self._group(configs[0])
-        pack = RunningPack(members={c.key: self.member(c) for c in configs}, packed=group is not None)
+        pack = RunningPack(members={c.key: self.member(c) for c in configs}, grouped=group is not None)
         pack.durable = set(pack.members)
         self._alone = group is None
         self.fill(pack)
@@ -81,7 +81,7 @@ class Packing:
             if subject not in self._said:
                 self._said.add(subject)
                 logger.warning("%s", note)
-        if pack.packed:
+        if pack.grouped:
             self._learn(pack, turn)
         found = sorted(turn.outcomes.items(), key=lambda each: _ends_driver(each[1]))
         ended = [key for key, outcome in found if not self._commit(pack.members[key], outcome)]
@@ -177,7 +177,7 @@ class PackExecutor:
             trainer=self.trainer,
             threads=threads,
             seeds_at_once=self.seeds_at_once,
-            packed=pack.packed,
+            grouped=pack.grouped,
             versions=self.versions,
             grace_seconds=self.grace_seconds,
             **further,

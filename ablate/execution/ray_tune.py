@@ -27,7 +27,7 @@ from ablate.execution.own_ray import cpus_here
 from ablate.execution.pack_run import Assignment
 from ablate.execution.packing import PackExecutor, RunningPack
 from ablate.execution.signals import Interruption
-from ablate.functions.code.archive import pack as pack_files
+from ablate.functions.code.archive import zip_code
 
 if TYPE_CHECKING:
     from ablate.execution.autoscaling import NodeRequest
@@ -99,14 +99,14 @@ class RayExecutor(PackExecutor):
 
         from ablate.execution.tune_session import TuneSession
 
-        code = ray.put(pack_files(self.code)) if self.code and self.address else None
+        code = ray.put(zip_code(self.code)) if self.code and self.address else None
 
-        @lru_cache(maxsize=2)  # the last two: a worker keeps the code that it has unpacked
+        @lru_cache(maxsize=2)  # the last two: a worker keeps the code that it has extracted
         def carried(trainable: str) -> Any:
             version = CodeVersion.of(trainable)
             if version is None or not self.address:
                 return code
-            return ray.put(pack_files([self.versions / tree[:SHORT] for tree in version.trees], every=True))
+            return ray.put(zip_code([self.versions / tree[:SHORT] for tree in version.trees], every=True))
 
         return TuneSession(
             search=search,

@@ -20,7 +20,7 @@ with collecting_rarely():  # otherwise garbage collection takes a fifth of the t
     from ablate.core.trial import TrialKey
     from ablate.execution.pack_run import Assignment, PackRun
     from ablate.execution.pausing import watch
-    from ablate.functions.code.archive import unpack
+    from ablate.functions.code.archive import extract
 
 ASSIGNMENT = "assignment"
 TURN = "turn"
@@ -96,7 +96,7 @@ class TrialActor(tune.Trainable):
         assignment: Assignment = config[ASSIGNMENT]
         if assignment.code is not None:
             content: Any = ray.get(assignment.code)
-            folder = unpack(content)
+            folder = extract(content)
             if assignment.members[0].config.trainable.startswith(CODE_PREFIX):
                 assignment = replace(assignment, versions=folder)
         self._run = PackRun(assignment, self._pause.is_set)

@@ -31,9 +31,9 @@ def children(process: int) -> tuple[int, ...]:
     """Return the processes that a process has started and that have not ended; of all its threads."""
     found: list[int] = []
     with suppress(OSError):
-        for task in Path(f"/proc/{process}/task").iterdir():
+        for thread in Path(f"/proc/{process}/task").iterdir():
             with suppress(OSError):
-                found += map(int, (task / "children").read_text().split())
+                found += map(int, (thread / "children").read_text().split())
     return tuple(found)
 
 

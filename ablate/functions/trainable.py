@@ -59,7 +59,7 @@ class OwnTrainable:
         """Raise RequestError: the network of a command is out of reach."""
         raise RequestError("a command's network is in another process: its parts are left out by settings, not by path")
 
-    def estimate_seconds(self, rows: Sequence[tuple[TrainableSettings, Size]], planned: PlannedTrials) -> Timed:
+    def estimate_seconds(self, networks: Sequence[tuple[TrainableSettings, Size]], planned: PlannedTrials) -> Timed:
         """Return that nothing is known: no command is run for a plan."""
         return Timed(note="how long a trial takes is known after the first one")
 

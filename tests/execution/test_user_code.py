@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 
 from ablate.base.errors import ResourceError
-from ablate.functions.code.archive import pack
+from ablate.functions.code.archive import zip_code
 from ablate.functions.code.changes import user_code
 from ablate.study import parse_study
 from support.faults.raylets import cluster
@@ -84,8 +84,8 @@ def test_a_worker_of_a_cluster_imports_the_code_that_the_driver_sent(tmp_path: P
 def test_too_much_code_is_refused_in_a_line(tmp_path: Path) -> None:
     (tmp_path / "big").mkdir()
     (tmp_path / "big" / "table.py").write_bytes(b"#" * 2_000_000)
-    archive = zipfile.ZipFile(io.BytesIO(pack([tmp_path / "big"])))
+    archive = zipfile.ZipFile(io.BytesIO(zip_code([tmp_path / "big"])))
     assert archive.namelist() == ["big/table.py"]
     assert archive.infolist()[0].compress_size < 10_000
     with pytest.raises(ResourceError, match="has 2 MB, and at most 1 MB are sent"):
-        pack([tmp_path / "big"], limit=1_000_000)
+        zip_code([tmp_path / "big"], limit=1_000_000)

@@ -7,7 +7,7 @@ import os
 import zipfile
 from pathlib import Path
 
-from ablate.functions.code.archive import pack
+from ablate.functions.code.archive import zip_code
 from ablate.functions.code.files import code_files
 
 CODE = ["__init__.py", "kernels/fast.cu", "net.py", "speedup.cpython-311-x86_64-linux-gnu.so"]
@@ -35,7 +35,7 @@ def test_links_dot_names_pipes_and_what_is_not_code_are_left_out_everywhere(tmp_
     place = package(tmp_path)
     expected = [f"mynet/{name}" for name in CODE]
     assert sorted(name for _, name in code_files(place)) == expected
-    assert sorted(zipfile.ZipFile(io.BytesIO(pack([place]))).namelist()) == expected
+    assert sorted(zipfile.ZipFile(io.BytesIO(zip_code([place]))).namelist()) == expected
 
 
 def test_a_package_or_module_that_the_user_names_may_itself_be_a_link(tmp_path: Path) -> None:

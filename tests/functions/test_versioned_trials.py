@@ -16,7 +16,7 @@ from ablate.core.trainable import Member
 from ablate.execution import worker
 from ablate.execution.pack_run import Assignment
 from ablate.functions.border.guarded import GuardedFunction, end_processes, server_for
-from ablate.functions.code.archive import pack, unpack
+from ablate.functions.code.archive import extract, zip_code
 from ablate.functions.code.folder import CodeFolder
 from ablate.functions.code.snapshot import snapshot
 from ablate.functions.code.worktrees import checkout
@@ -151,7 +151,7 @@ def test_a_machine_of_a_cluster_trains_with_the_files_that_it_was_sent(
     write(repo, {"src/helper.py": "VALUE = 7", "configs/small.yaml": "a: 1"})
     version = snapshot(repo, name="s")
     place = checkout(version, tmp_path / "versions", link=["rows"])
-    sent = pack([place], every=True)
+    sent = zip_code([place], every=True)
     place.rename(tmp_path / "elsewhere")
     words = f"{sys.executable} -c 'import helper; print(f\"val_loss={{{{helper.VALUE}}}}\")'"
     base = trainable_name({"command": words, "metrics": {"val_loss": "val_loss={number}"}})
@@ -165,7 +165,7 @@ def test_a_machine_of_a_cluster_trains_with_the_files_that_it_was_sent(
     report = actor.train()[worker.TURN].outcomes[trial.key]
     actor.stop()
     assert report.metrics == ({"val_loss": 7.0},)
-    there = unpack(sent) / place.name
+    there = extract(sent) / place.name
     found = {str(path.relative_to(there)) for path in there.rglob("*") if path.is_file() and path.suffix != ".pyc"}
     assert found == set(git(repo, "ls-files", "--cached", "--others", "--exclude-standard").splitlines())
     assert (there / "scripts" / "train.py").stat().st_mode & 0o111

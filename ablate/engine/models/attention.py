@@ -24,6 +24,7 @@ from ablate.engine.models.layers import (
 from ablate.engine.models.model_config import ModelConfig
 from ablate.engine.models.positions import first_pairs
 
+SHORT, NARROW = 64, 8  # tokens, numbers of a head: up to here products are faster on a CPU
 SMALLEST_DIAGONAL_MEAN = 1e-6  # keeps the normalised diagonal finite where a mean of signed terms is zero
 
 
@@ -85,9 +86,14 @@ class Attention(nn.Module):
         """Return the attention outputs [*R, B, T, N]."""
         query, key = self._compared(x)
         values = self._averaged(x, key)
-        if self._is_plain(query, mask):
-            return self._projected(attend_by_head(query, key, values, mask, heads=self.heads, scale=self.scale))
-        return self._projected(self._mixed(query, key, values, mask)[0])
+        short = mask is None and query.shape[-2] <= SHORT
+        if not self._is_plain(query, mask) or (short and self.heads == 1):
+            mixed = self._mixed(query, key, values, mask)[0]
+        elif short and self.width // self.heads <= NARROW:
+            mixed = attend_in_columns(query, key, values, heads=self.heads, scale=self.scale)
+        else:
+            mixed = attend_by_head(query, key, values, mask, heads=self.heads, scale=self.scale)
+        return self._projected(mixed)
 
     def attend(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the outputs [*R, B, T, N] and the attention weights [*R, B, H, T, T]."""
@@ -198,7 +204,7 @@ class Attention(nn.Module):
         """Return initial values by parameter name.
 
         Each reduced form initially computes the same function as its unreduced form. A matrix that replaces a product
-        starts as that product, computed from the factors that the unreduced form draws for the same seed and path.
+        starts as that product, computed from the factors that the unreduced form draws.
         """
         values = self._initial_similarity(draw) | self._initial_value(draw)
         if self.pair_position is not None:
@@ -224,7 +230,7 @@ class Attention(nn.Module):
             return add_prefix("query_key", product | self.query_key.initial_bias()) | shift
         gram = key @ key.mT
         matrix = gram if form == "mirrored" else torch.linalg.cholesky(gram)
-        return {"query_key_triangle.weight": self.query_key_triangle.packed(matrix)}
+        return {"query_key_triangle.weight": self.query_key_triangle.entries(matrix)}
 
     def _initial_value(self, draw: Draw) -> dict[str, Tensor]:
         form = self.value_form
@@ -243,14 +249,22 @@ class Attention(nn.Module):
 def attend_by_head(
     query: Tensor, key: Tensor, values: Tensor, mask: Tensor | None, *, heads: int, scale: float
 ) -> Tensor:
-    """Return softmax(scale q k^T) v of every head, [R, B, T, N], of q, k and v [R, B, T, N], by torch's own attention.
-
-    On a CPU it computes one sample and head after another, so a replicate's numbers do not depend on its neighbours.
-    """
+    """Return softmax(scale q k^T) v of every head, q, k and v [R, B, T, N] to the same, by torch's own attention."""
     *_, tokens, width = query.shape
     q, k, v = (x.reshape(-1, tokens, heads, width // heads).transpose(1, 2) for x in (query, key, values))
     averages = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
     return averages.transpose(1, 2).reshape(query.shape)
+
+
+def attend_in_columns(query: Tensor, key: Tensor, values: Tensor, *, heads: int, scale: float) -> Tensor:
+    """Return what `attend_by_head` returns without a mask, in half the time for four heads of 4 numbers and 16 tokens.
+
+    Heads are stored as [N/H, T], and the weights of token i are column i: MKL takes twice as long for a result [T, 4].
+    """
+    *_, tokens, width = query.shape
+    q, k, v = (x.mT.contiguous().view(-1, width // heads, tokens) for x in (query * scale, key, values))
+    weights = torch.softmax(torch.bmm(k.mT, q), dim=-2)
+    return torch.bmm(v, weights).view(*query.shape[:-2], width, tokens).mT.contiguous()
 
 
 def by_head(x: Tensor, heads: int) -> Tensor:

@@ -50,7 +50,7 @@ class Sublayers(nn.Module):
         return self.attention.similarity(self._before(self.attention_norm, x), mask)
 
     def _mixed(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """Return x after self-attention; `_attended` also returns the weights."""
+        """Return x after self-attention."""
         return self._added(self.attention_norm, x, self.attention(self._before(self.attention_norm, x), mask))
 
     def _attended(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:

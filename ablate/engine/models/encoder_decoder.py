@@ -19,9 +19,8 @@ class EncoderDecoder(nn.Module):
 
     Shapes: the pair (source ids [*R, B, S'], target ids shifted right [*R, B, T']) to scores [*R, B, T', M], where *R
     is nothing or one replicate axis, on ids and on every weight alike. `pad` in the source is masked. `pad` in the
-    target comes last, so causal attention never sees it. With `value: stacked` each stack has one value matrix. The
-    last block has no norm after it, as in the original transformer. Sources: Vaswani et al. (2017); paper B,
-    section 4.3.
+    target comes last, so causal attention never sees it. With `value: stacked` each stack has one value matrix.
+    Sources: Vaswani et al. (2017); paper B, section 4.3.
     """
 
     def __init__(self, config: ModelConfig, shape: InputShape) -> None:

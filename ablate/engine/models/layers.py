@@ -1,4 +1,4 @@
-"""Layers that work on one set of weights or, row-native, on R replicas at once by batched matmul."""
+"""Layers that work on one set of weights or on those of R replicates at once by batched matmul."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ablate.base.errors import RequestError
-from ablate.engine.models.equal_rows import product
+from ablate.engine.models.equal_replicates import product
 
 Draw = Callable[[str, tuple[int, ...]], Tensor]
 """Returns standard normal values for a parameter's path and shape; the same path gives the same values."""
@@ -60,31 +60,29 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return apply(x.reshape(weight.shape[0], -1, weight.shape[1]), weight, bias).view(*x.shape[:-1], weight.shape[2])
 
 
-def _product_on_gpu(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Return rows [R, M, K] W + b, cut into parts where R is small, W too, and a gradient follows.
+def _product_on_gpu(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return x [R, M, K] W + b, cut into parts where R is small, W too, and a gradient follows.
 
     The gradient of a weight sums over all M tokens of a batch, and cuBLAS computes each tile of a batch of matrices on
-    one multiprocessor: for R = 3 and width 60 that took 59% of a step on an H200. In 16 parts four replicates train 2.2
-    times as fast; 64 replicates fill the GPU without. The bias is added by itself: `baddbmm` first copies it to all
-    rows of the result.
+    one multiprocessor. In 16 parts four replicates train 2.2 times as fast on an H200. The bias is added by itself:
+    `baddbmm` first copies it to the whole result.
     """
-    replicas, tokens, inner = rows.shape
-    sums, parts = replicas * -(-inner // TILE) * -(-weight.shape[2] // TILE), 1
-    while replicas > 1 and 2 * parts * sums <= SUMS and tokens % (2 * parts) == 0 and tokens // parts > SUMMED:
+    count, tokens, inner = x.shape
+    sums, parts = count * -(-inner // TILE) * -(-weight.shape[2] // TILE), 1
+    while count > 1 and 2 * parts * sums <= SUMS and tokens % (2 * parts) == 0 and tokens // parts > SUMMED:
         parts *= 2
     if parts == 1 or not torch.is_grad_enabled():
-        y = torch.bmm(rows, weight)
+        y = torch.bmm(x, weight)
     else:
         copies = weight[:, None].expand(-1, parts, -1, -1).flatten(0, 1)
-        y = torch.bmm(rows.reshape(replicas * parts, tokens // parts, -1), copies).view(replicas, tokens, -1)
+        y = torch.bmm(x.reshape(count * parts, tokens // parts, -1), copies).view(count, tokens, -1)
     return y if bias is None else y + bias.unsqueeze(-2).to(y.dtype)
 
 
 class Projection(nn.Module):
     """The affine map x W + b, with W stored as in the papers: rows are inputs, columns are outputs.
 
-    Shapes: x [*R, B, T, inputs] or [*R, B, inputs], W [*R, inputs, outputs], b [*R, outputs]. Weights without a
-    replicate axis serve x with and without one.
+    Shapes: x [*R, B, T, inputs] or [*R, B, inputs], W [*R, inputs, outputs], b [*R, outputs].
     """
 
     bias: nn.Parameter | None
@@ -142,8 +140,7 @@ def widen(x: Tensor) -> Tensor:
 def softmax(x: Tensor) -> Tensor:
     """Return the softmax over the last axis in the type of `x`, computed in float32 if that is half precision.
 
-    CUDA's autocast computes it in float32 too. On a CPU torch's kernels for bfloat16 take longer: for rows of 16 or 17
-    numbers twice as long forward and nine times or more backward, for 32 numbers 1.5 times.
+    CUDA's autocast computes it in float32 too. On a CPU torch's kernels for bfloat16 take up to nine times as long.
     """
     return torch.softmax(widen(x), dim=-1).to(x.dtype)
 
@@ -151,19 +148,19 @@ def softmax(x: Tensor) -> Tensor:
 def norm_by_replicate(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     """Normalise x [R, B, T, N] by one pass per replicate, in float32 if x has half precision.
 
-    On a CPU, one pass per replicate takes a quarter less time than one for all. Its kernels for bfloat16 take
-    longer than those for float32: for N = 60 twice as long forward and three times backward.
+    On a CPU, one pass per replicate takes a quarter less time than one for all, and kernels for bfloat16 take two to
+    three times as long as those for float32.
     """
     wide, scale, shift = widen(x), widen(scale), widen(shift)
     if len(x) == 1:
         first = F.layer_norm(wide.squeeze(0), x.shape[-1:], scale.squeeze(0), shift.squeeze(0), NORM_EPSILON)
         return first.unsqueeze(0).to(x.dtype)
-    rows = zip(wide.unbind(), scale.unbind(), shift.unbind(), strict=True)
-    return torch.stack([F.layer_norm(one, one.shape[-1:], w, b, NORM_EPSILON) for one, w, b in rows]).to(x.dtype)
+    each = zip(wide.unbind(), scale.unbind(), shift.unbind(), strict=True)
+    return torch.stack([F.layer_norm(one, one.shape[-1:], w, b, NORM_EPSILON) for one, w, b in each]).to(x.dtype)
 
 
 def norm_at_once(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """Normalise x [R, B, T, N] by one kernel for all replicates, then scale and shift; needs few launches on a GPU."""
+    """Normalise x [R, B, T, N] by one kernel for all replicates, then scale and shift."""
     normalised = F.layer_norm(x, x.shape[-1:], eps=NORM_EPSILON)
     return torch.addcmul(shift[:, None, None, :], normalised, scale[:, None, None, :])
 
@@ -171,10 +168,9 @@ def norm_at_once(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
 class Dropout(nn.Module):
     """Sets a share `p` of values to zero in training and divides the others by 1 - p; the identity in evaluation.
 
-    Shapes: x [*R, B, T, N] to the same. With `generators`, one per replicate, row r of x [R, B, T, N] draws from its
-    own generator. It always draws for the maximum number of `tokens`, so the number of rows and the longest text of
-    the batch do not change what a row draws. Otherwise torch's global generator draws. Source: Srivastava et al.
-    (2014).
+    Shapes: x [*R, B, T, N] to the same. With `generators`, one per replicate, each of x [R, B, T, N] draws from its own
+    generator, always for the maximum number of `tokens` (`equal_replicates`). Otherwise torch's global generator draws.
+    Source: Srivastava et al. (2014).
     """
 
     generators: Sequence[torch.Generator] | None
@@ -192,7 +188,7 @@ class Dropout(nn.Module):
         return x * self._kept(x, self.generators).to(x.dtype).div_(1 - self.p)
 
     def _kept(self, x: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
-        """Return a bool mask of the values of x that are kept; every row is drawn by its own generator.
+        """Return a bool mask of the values of x that are kept.
 
         Each value uses 16 random bits, and one draw serves four values. On a CPU this takes a fifth of the time of
         Bernoulli draws. p is met to 2^-17.
@@ -202,8 +198,8 @@ class Dropout(nn.Module):
         shape = (*x.shape[1:-2], max(self.tokens, x.shape[-2]), x.shape[-1])
         values = math.prod(shape)
         bits = torch.empty(len(x), -(-values // 4), dtype=torch.int64, device=x.device)
-        for row, generator in zip(bits.unbind(), generators, strict=True):
-            row.random_(-(2**63), None, generator=generator)
+        for drawn, generator in zip(bits.unbind(), generators, strict=True):
+            drawn.random_(-(2**63), None, generator=generator)
         drawn = bits.view(torch.int16)[:, :values].view(len(x), *shape)[..., : x.shape[-2], :]
         return drawn >= round(self.p * 2**16) - 2**15
 
@@ -231,7 +227,7 @@ class Triangle(nn.Module):
         """Return the lower triangular matrix T (paper A, Eq. 11)."""
         return self.symmetric().tril()
 
-    def packed(self, matrix: Tensor) -> Tensor:
+    def entries(self, matrix: Tensor) -> Tensor:
         """Return the entries of `matrix` [N, N] on and below its diagonal, in the order of `weight`."""
         row, column = torch.tril_indices(self.width, self.width, device=matrix.device)
         return matrix[row, column]

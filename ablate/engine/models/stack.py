@@ -95,8 +95,8 @@ class Stack(nn.Module):
     def initial(self, draw: Draw) -> dict[str, Tensor]:
         """Return initial values by parameter name, from standard normal values drawn per path.
 
-        The embedding's bias starts at minus the mean of the fixed positions. Most of their channels hardly change over
-        a few tokens, and a part that all tokens share would dominate every similarity and every norm.
+        The embedding's bias starts at minus the mean of the fixed positions. A part that
+        all tokens share would dominate every similarity and every norm.
         """
         values = add_prefix("embedding", self.embedding.initial(under(draw, "embedding"), gain=EMBEDDING_GAIN))
         if self.fixed_position is not None:

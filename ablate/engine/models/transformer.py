@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from ablate.engine.models.encoder_decoder import EncoderDecoder
-from ablate.engine.models.equal_rows import round_alike
+from ablate.engine.models.equal_replicates import round_alike
 from ablate.engine.models.layers import HEAD_GAIN, TOKEN_HEAD_GAIN, Draw, Dropout, Projection, add_prefix, start, under
 from ablate.engine.models.model_config import InputShape, ModelConfig, refuse_pool
 from ablate.engine.models.stack import Encoder, Tokens
@@ -25,8 +25,7 @@ class Transformer(Encoder):
     """Embedding, positions, blocks, pooling and head (papers A and B).
 
     Shapes: x [*R, B, T, F] or ids [*R, B, T] to scores [*R, B, M], [*R, B, T, M] (`output: token`) or [*R, B, T]
-    (`output: set`, which gets no positions), where *R is nothing or one replicate axis. Called through
-    `torch.func.functional_call` with every weight stacked to [R, ...], it computes R replicates by batched matmul.
+    (`output: set`, which gets no positions), where *R is nothing or one replicate axis, on x and every weight.
     x may have fewer than T tokens. With `value: stacked` one matrix follows the last block (paper A, Eq. 9).
     """
 

@@ -1,4 +1,4 @@
-"""Zip archives that are downloaded, checked against their published checksum and unpacked."""
+"""Zip archives that are downloaded, checked against their published checksum and extracted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ logger = logging.getLogger("ablate.engine.tasks")
 
 
 def fetch_zip(url: str, folder: Path, *, top: str, md5: str) -> Path:
-    """Download a zip archive of one folder `top`, unpack it and return `folder/top`.
+    """Download a zip archive of one folder `top`, extract it and return `folder/top`.
 
     An existing folder is completed, and the archive's files replace those in it. A failure leaves no files behind.
     Raises DataError if the archive is not the published one or one of its paths leaves `top`, and the errors in
@@ -35,7 +35,7 @@ def fetch_zip(url: str, folder: Path, *, top: str, md5: str) -> Path:
         got = download(url, archive)
         if got != md5:
             raise DataError(f"{url} is not the published archive: its MD5 sum is {got}, not {md5}")
-        unpack(archive, Path(scratch), top=top)
+        extract(archive, Path(scratch), top=top)
         _move(Path(scratch) / top, folder / top)
     return folder / top
 
@@ -57,14 +57,14 @@ def download(url: str, path: Path, *, silence: float = SILENCE_SECONDS) -> str:
     return digest.hexdigest()
 
 
-def unpack(archive: Path, folder: Path, *, top: str) -> None:
-    """Unpack `archive` into `folder`; raise DataError, before anything is written, if a path leaves `top`."""
-    with zipfile.ZipFile(archive) as packed:
-        for name in packed.namelist():
+def extract(archive: Path, folder: Path, *, top: str) -> None:
+    """Extract `archive` into `folder`; raise DataError, before anything is written, if a path leaves `top`."""
+    with zipfile.ZipFile(archive) as opened:
+        for name in opened.namelist():
             parts = PurePosixPath(name.replace("\\", "/")).parts
             if not parts or parts[0] != top or ".." in parts:
-                raise DataError(f"the archive holds the path {name!r}, which is not below {top}: nothing was unpacked")
-        packed.extractall(folder)
+                raise DataError(f"the archive holds the path {name!r}, which is not below {top}: nothing was extracted")
+        opened.extractall(folder)
 
 
 def _move(source: Path, target: Path) -> None:

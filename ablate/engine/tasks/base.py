@@ -116,9 +116,9 @@ class Data:
     """A data set, stored compactly: `tokens` turns a batch of inputs into the model's input.
 
     Inputs of images are uint8 patches [n, T, F] with targets int64 [n]; inputs of texts are ids [n, T] (`ids`), and
-    their targets are whole numbers [n, T]. Either may be a view whose rows overlap; a `Stream` is read from disk.
+    their targets are whole numbers [n, T]. Either may be a view whose samples overlap; a `Stream` is read from disk.
     `scale` and `shift` are numbers or tensors [F]. `validation_*` are None unless the data set ships a validation
-    split. Raises DataError if inputs and targets do not match.
+    split.
     """
 
     train_inputs: Tensor | Stream

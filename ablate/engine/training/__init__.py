@@ -1,4 +1,4 @@
-"""Training: the row engine, its schedules and checkpoints, and `train`, a generator of Reports (docs/training.md).
+"""Training: replicates in lockstep, schedules and checkpoints, and `train`, a generator of Reports (docs/training.md).
 
 The names here are imported on first use, so that `ablate.engine.training.train_config` can be imported without torch.
 """
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ablate.engine.training.family import FamilySettings
     from ablate.engine.training.modules import predictor
     from ablate.engine.training.one_trial import train
-    from ablate.engine.training.rows import ReplicaGroup
+    from ablate.engine.training.replica_group import ReplicaGroup
     from ablate.engine.training.schedule import multipliers
     from ablate.engine.training.train_config import TrainConfig
 
@@ -25,7 +25,7 @@ __getattr__ = lazy_names(
         "ablate.engine.training.train_config": ("TrainConfig",),
         "ablate.engine.training.one_trial": ("train",),
         "ablate.engine.training.modules": ("predictor",),
-        "ablate.engine.training.rows": ("ReplicaGroup",),
+        "ablate.engine.training.replica_group": ("ReplicaGroup",),
         "ablate.engine.training.schedule": ("multipliers",),
     },
 )

@@ -131,10 +131,10 @@ def write(place: Place, checkpoint: Checkpoint) -> None:
         }
     )
     tensors = {**checkpoint.tensors, **{f"midway.{name}": value for name, value in checkpoint.midway.items()}}
-    packed = _packed(tensors, {"content": content, "sha256": _checksum(content, tensors)})
+    raw = _to_bytes(tensors, {"content": content, "sha256": _checksum(content, tensors)})
     with _faults_explained(f"write checkpoint {redact_url(place)}/{checkpoint_id.name}", place):
         folder = open_trial(place)
-        folder.write(checkpoint_id.name, packed)
+        folder.write(checkpoint_id.name, raw)
         own = [each for each in _newest_first(folder) if each[0].attempt <= checkpoint_id.attempt]
         counted = [name for found, name in own if found.is_of_report(checkpoint.counted)]
         for _, name in own[KEPT:]:
@@ -220,10 +220,10 @@ def read(place: Place, name: str) -> Checkpoint:
     path = f"{redact_url(place)}/{name}"
     with _faults_explained(f"read checkpoint {path}", place):
         try:
-            packed = open_trial(place).read(name)
+            raw = open_trial(place).read(name)
         except FileNotFoundError:
             raise CheckpointError(f"no checkpoint {path}") from None
-    return _unpack(packed, name, path)
+    return _from_bytes(raw, name, path)
 
 
 def _newest_whole(
@@ -233,7 +233,7 @@ def _newest_whole(
     vanished = False
     for name, before in zip(names, [*names[1:], None], strict=False):
         try:
-            return _unpack(folder.read(name), name, f"{redact_url(place)}/{name}"), vanished
+            return _from_bytes(folder.read(name), name, f"{redact_url(place)}/{name}"), vanished
         except FileNotFoundError:
             vanished = True
         except _DamagedError as error:
@@ -259,11 +259,11 @@ def _mark(match: re.Match[str]) -> CheckpointId:
     return CheckpointId(attempt=attempt, epoch=epoch, step=step)
 
 
-def _unpack(packed: bytes, name: str, path: str) -> Checkpoint:
-    """Return the checkpoint in `packed`; raise CheckpointError for any invalid bytes."""
+def _from_bytes(raw: bytes, name: str, path: str) -> Checkpoint:
+    """Return the checkpoint in `raw`; raise CheckpointError for any invalid bytes."""
     try:
-        metadata, checkpoint_id = _metadata(packed), _NAME.fullmatch(name)
-        tensors = load(packed)
+        metadata, checkpoint_id = _metadata(raw), _NAME.fullmatch(name)
+        tensors = load(raw)
         if _checksum(metadata["content"], tensors) != metadata["sha256"]:
             raise _DamagedError(f"damaged checkpoint {path}: its checksum does not match")
         fields = json.loads(metadata["content"])
@@ -291,7 +291,7 @@ def _unpack(packed: bytes, name: str, path: str) -> Checkpoint:
     )
 
 
-def _packed(tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> bytes:
+def _to_bytes(tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> bytes:
     """Return tensors and metadata as a safetensors file, in a tenth of the time of `safetensors.torch.save`."""
     whole = {name: value.contiguous() for name, value in tensors.items()}
     specs = {
@@ -306,10 +306,10 @@ def _packed(tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> bytes:
     return bytes(serialize(specs, metadata=metadata))
 
 
-def _metadata(packed: bytes) -> dict[str, str]:
+def _metadata(raw: bytes) -> dict[str, str]:
     """Return the metadata in a safetensors header; raise one of _FAULTS."""
-    length = int.from_bytes(packed[:8], "little")
-    header = json.loads(packed[8 : 8 + length])
+    length = int.from_bytes(raw[:8], "little")
+    header = json.loads(raw[8 : 8 + length])
     for name, entry in header.items():
         if name != "__metadata__" and math.prod(size for size in entry["shape"] if size) >= 2**63:
             raise ValueError(f"{name} has the shape {entry['shape']}")  # empty, but its size overflows torch's 64 bits

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from ablate.base.errors import TrialError
-from ablate.engine.models.equal_rows import filled
+from ablate.engine.models.equal_replicates import filled
 from ablate.engine.models.model_config import InputShape
 from ablate.engine.tasks import Data
 from ablate.engine.tasks.base import Decoded
-from ablate.engine.training.rows import ReplicaGroup
+from ablate.engine.training.replica_group import ReplicaGroup
 from ablate.engine.training.samples import Samples, lengths
 
 
@@ -43,8 +43,8 @@ def corpus_metrics(
     decode = _decoder(group, data, steps=shape.tokens, batch=batch, between=between)
     found = task.corpus_metrics(decode, replace(data, **judged), part)
     for name, values in found.items():
-        if len(values) != group.rows:
-            raise TrialError(f"corpus_metrics gave {len(values)} values of {name} for {group.rows} replicates")
+        if len(values) != group.replicates:
+            raise TrialError(f"corpus_metrics gave {len(values)} values of {name} for {group.replicates} replicates")
     return {name: torch.tensor(v, dtype=torch.float64, device=group.device) for name, v in found.items()}
 
 
@@ -65,10 +65,10 @@ def _decoder(
         written = []
         for chosen in torch.split(order, batch):
             between()
-            rows = source_ns[chosen, : int(length[chosen].max())].to(group.device).long()
-            source = rows.expand(group.rows, *rows.shape).contiguous()
+            ids = source_ns[chosen, : int(length[chosen].max())].to(group.device).long()
+            source = ids.expand(group.replicates, *ids.shape).contiguous()
             written.append(group.greedy(source, start=start, end=end, steps=steps).cpu())
-        found = torch.full((group.rows, len(source_ns), max(ids.shape[2] for ids in written)), pad)
+        found = torch.full((group.replicates, len(source_ns), max(ids.shape[2] for ids in written)), pad)
         for chosen, ids in zip(torch.split(order, batch), written, strict=True):
             found[:, chosen, : ids.shape[2]] = ids
         return found

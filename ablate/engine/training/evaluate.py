@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ablate.engine.models.equal_rows import WHOLE, filled
+from ablate.engine.models.equal_replicates import WHOLE, filled
 from ablate.engine.tasks import Task
-from ablate.engine.training.rows import ReplicaGroup
+from ablate.engine.training.replica_group import ReplicaGroup
 from ablate.engine.training.samples import Samples
 
 BATCH = 256  # samples per replicate: fits a core's cache
@@ -52,8 +52,8 @@ class Means:
         """Return the means of the replicates of all parts, which have seen equally many batches."""
         found, counts = Means(parts[0].pad), [part.count for part in parts]
         found.sums = {name: torch.cat([part.sums[name] for part in parts]) for name in parts[0].sums}
-        per_row = [count for count in counts if isinstance(count, Tensor) and count.dim()]
-        found.count = torch.cat(per_row) if per_row else counts[0]
+        per_replicate = [count for count in counts if isinstance(count, Tensor) and count.dim()]
+        found.count = torch.cat(per_replicate) if per_replicate else counts[0]
         return found
 
 
@@ -93,21 +93,21 @@ def evaluate(
     task: Task,
     samples: Samples,
     *,
-    rows: Sequence[int],
+    replicates: Sequence[int],
     batch: int = BATCH,
     between: Callable[[], None] | None = None,
     each: SampleMeans | None = None,
 ) -> dict[str, Tensor]:
-    """Return `loss` (without label smoothing) and the task's metrics, as means over the targets, of some rows.
+    """Return `loss` (without label smoothing) and the task's metrics, as means over the targets, of some replicates.
 
-    Each is float64 [R] by name. `samples.index` has a row for each of `rows`. `between` is called before every batch
-    and may raise. `each` gathers the values of every sample.
+    Each is float64 [R] by name. `samples.index` has a part for each. `between` is called before every batch and may
+    raise. `each` gathers the values of every sample.
 
     `batch` is rounded to a multiple of WHOLE. The last batch is filled up with a sample whose results are dropped
-    (`models.equal_rows`).
+    (`models.equal_replicates`).
     """
     group.module.eval()
-    forward = group.forward if len(rows) == group.rows else group.forward_of(rows)
+    forward = group.forward if len(replicates) == group.replicates else group.forward_of(replicates)
     means, left = Means(group.pad), samples.index.shape[1]
     with closing(samples.batches(filled(samples.index), max(batch // WHOLE, 1) * WHOLE)) as batches:
         for x, targets in batches:

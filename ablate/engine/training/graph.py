@@ -17,17 +17,17 @@ from ablate.base.redaction import error_text
 from ablate.engine.models.block import Block
 from ablate.engine.models.stack import Encoder, run_block
 from ablate.engine.training.optim import StepFactors, apply_update
-from ablate.engine.training.rows import ReplicaGroup
+from ablate.engine.training.replica_group import ReplicaGroup
 from ablate.engine.training.samples import ModelInput
-from ablate.engine.training.state import RowState
+from ablate.engine.training.state import ReplicaState
 
 logger = logging.getLogger("ablate.engine.training")
 WARM_UP = 3  # ordinary steps before a recording: libraries allocate what they need
 COMPILE_FROM = 20_000  # steps of a trial; compiling takes some ten seconds
-TUNE_FROM = 4_000_000  # steps of all rows, ten minutes or more; trying kernels for each operation takes a minute
+TUNE_FROM = 4_000_000  # steps of all replicates; trying kernels for each operation takes a minute
 TOLERANCE = {"float64": 1e-6, "float32": 1e-2, "bfloat16": 0.1}  # of a norm; other kernels round in another order
 COARSE = 0.5  # of the norm of a change of weights in bfloat16: Adam's first steps follow the sign of small gradients
-COMPILED_SETS = 8  # sets of rows of a group, at most, for which its blocks are compiled
+COMPILED_SETS = 8  # sets of replicates of a group, at most, for which its blocks are compiled
 DRAWING_FROM = "2.14"  # the first torch whose recordings take in generators, and leave them intact if they fail
 
 Step = Callable[[ModelInput, Tensor], tuple[Tensor, Tensor]]
@@ -69,7 +69,7 @@ def record_graph(run: Callable[[], None]) -> Recording:
 
 
 def compile_parts(group: ReplicaGroup, batch: int, *, tuned: bool) -> bool:
-    """Compile the encoder's blocks for `batch` samples per row, and a recorded step's update, if there are blocks.
+    """Compile the encoder's blocks for `batch` samples of a replicate and a recorded step's update, if there are any.
 
     Return whether there are. All depths share a function. One that is not a single graph raises. What was
     compiled for other groups is dropped: torch keeps few variants.
@@ -79,14 +79,14 @@ def compile_parts(group: ReplicaGroup, batch: int, *, tuned: bool) -> bool:
     warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf", UserWarning)  # of tracing
     options = {"max_autotune": True, "autotune_num_choices_displayed": 0} if tuned else None
     compiled = partial(torch.compile, dynamic=False, fullgraph=True, options=options)
-    fast_block, fast_update, shape = compiled(run_block), compiled(apply_update), (group.rows, batch)
+    fast_block, fast_update, shape = compiled(run_block), compiled(apply_update), (group.replicates, batch)
 
     def run(block: Block, x: Tensor, mask: Tensor | None) -> Tensor:
         chosen = fast_block if x.shape[:2] == shape else run_block
         outputs: Tensor = chosen(block, x, mask)
         return outputs
 
-    def update(optimizer: str, state: RowState, grads: Tensor, factors: StepFactors, *, work: Tensor) -> None:
+    def update(optimizer: str, state: ReplicaState, grads: Tensor, factors: StepFactors, *, work: Tensor) -> None:
         chosen = fast_update if isinstance(factors, _Held) else apply_update
         chosen(optimizer, state, grads, factors, work=work)
 
@@ -107,8 +107,8 @@ def plain_parts(group: ReplicaGroup) -> None:
 class GraphedStep:
     """`ReplicaGroup.step` of a group, replayed from a recording on fixed buffers.
 
-    It records after WARM_UP steps in a row with the same rows, generators and batch shape, and again after one of these
-    has changed. A first recording is compared with an ordinary step from the same state, which is then restored. If
+    It records after WARM_UP successive steps with the same replicates, generators and batch shape, and again after a
+    change of these. A first recording is compared with an ordinary step from the same state, which is then restored. If
     recording or compiling fails, or the results differ, one line is logged and training continues without it. What a
     step returns is overwritten by the next one. A trial makes `steps` steps.
     """
@@ -123,7 +123,7 @@ class GraphedStep:
         self._recording: Recording | None = None
 
     def __call__(self, x: ModelInput, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Make one optimiser step in every live row; return scores and mean losses [R] from before the step."""
+        """Make one optimiser step in every live replicate; return scores and mean losses [R] from before the step."""
         group = self._group
         if self._refused or not isinstance(x, Tensor) or not self._is_warm(x, targets):
             return group.step(x, targets)
@@ -142,11 +142,11 @@ class GraphedStep:
         return self._found
 
     def _is_warm(self, x: Tensor, targets: Tensor) -> bool:
-        """Return whether WARM_UP steps before this one had its rows and batch shape; drop a recording of others."""
+        """Return whether WARM_UP steps before had these replicates and batch shape; drop a recording of others."""
         layout = _Layout.of(self._group, x, targets)
         if self._layout is None or not layout.is_same(self._layout):
             self._layout, self._seen, self._recording = layout, 0, None
-            if self._compiles:  # for other rows the blocks are compiled and compared anew
+            if self._compiles:  # for other replicates the blocks are compiled and compared anew
                 plain_parts(self._group)
                 self._proved, self._compiles = False, self._compiled < COMPILED_SETS
         self._seen += 1
@@ -163,20 +163,20 @@ class GraphedStep:
             if ordinary is not None:
                 self._compare(ordinary, self._tried(self._recording.replay))
             self._proved = True
-        except Exception as error:  # whatever a driver, a library or an operation refuses
+        except Exception as error:  # of a driver, a library or an operation
             self._recording, self._refused = None, True
             plain_parts(self._group)
             _say("a CUDA graph", error)
 
     def _compile(self, ordinary: dict[str, Tensor]) -> None:
-        """Compile, for the first rows with tuning; undo that permanently if it fails or the results differ."""
+        """Compile, for the first replicates with tuning; undo that permanently if it fails or the results differ."""
         try:
             self._compiled += 1
             ordinary = {**ordinary, "scores": self._scores()}
-            tuned = self._compiled == 1 and self._group.rows * self._steps >= TUNE_FROM
+            tuned = self._compiled == 1 and self._group.replicates * self._steps >= TUNE_FROM
             self._compiles = compile_parts(self._group, self._x.shape[1], tuned=tuned)
             self._compare(ordinary, {**self._tried(self._run), "scores": self._scores()})
-        except Exception as error:  # whatever a compiler refuses
+        except Exception as error:  # of a compiler
             plain_parts(self._group)
             self._compiles = False
             _say("compiled blocks", error)
@@ -197,7 +197,7 @@ class GraphedStep:
 
     @torch.no_grad()
     def _tried(self, run: Callable[[], None]) -> dict[str, Tensor]:
-        """Return loss, first moments and change of weights of one `run`; then restore rows and generators."""
+        """Return loss, first moments and change of weights of one `run`; then restore replicates and generators."""
         state, generators = self._group.state, self._group.drawing
         changed = [state.weights, state.first, state.second, state.step, state.alive]
         before, drawn = [value.clone() for value in changed], [each.get_state() for each in generators]
@@ -214,13 +214,13 @@ class GraphedStep:
                 each.set_state(old)
 
     def _compare(self, ordinary: dict[str, Tensor], found: dict[str, Tensor]) -> None:
-        """Raise RuntimeError if a row differs by more than the tolerance of the precision."""
+        """Raise RuntimeError if a replicate differs by more than the tolerance of the precision."""
         precision = self._group.precision
         for name, wanted in ordinary.items():
             tolerance = COARSE if (name, precision) == ("weights", "bfloat16") else TOLERANCE[precision]
             size = torch.linalg.vector_norm(wanted.reshape(len(wanted), -1), dim=1)
             apart = torch.linalg.vector_norm((found[name] - wanted).reshape(len(wanted), -1), dim=1)
-            if bool((apart > tolerance * size).any()):  # rows that are not finite compare as False
+            if bool((apart > tolerance * size).any()):  # replicates that are not finite compare as False
                 raise RuntimeError(f"its {name} differ from those of an ordinary step")
 
 
@@ -228,7 +228,7 @@ class GraphedStep:
 class _Layout:
     """What a recording holds by address, and the kind of its batches."""
 
-    state: RowState
+    state: ReplicaState
     factors: StepFactors
     generators: tuple[torch.Generator, ...]
     batch: tuple[object, ...]

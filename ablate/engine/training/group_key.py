@@ -27,8 +27,8 @@ OF_A_TRIAL = {  # settings of training that may differ between the trials of a p
 def group_key(config: TrialConfig, shape: InputShape) -> str | None:
     """Return a text that is equal for trials that can share a pack, or None for a trial that must train alone.
 
-    These train alone: a trial that evaluates another one, an encoder-decoder (its batches have the lengths of one
-    trial's pairs), and a task that reads its images from disk.
+    These train alone: a trial that evaluates another one, an encoder-decoder, and a task that reads its
+    images from disk.
     """
     settings = family(config)
     if config.evaluates is not None or shape.source_tokens > 0 or isinstance(config.task, StreamConfig):

@@ -36,9 +36,9 @@ def train(
     for bit to that of an uninterrupted run. `attempt` counts how often the trial was started. `pause()` is called
     between steps; once it returns True, a checkpoint is written and PausedError raised. `cadence` sets the interval of
     further checkpoints. `data` replaces the task's data; with `judged` False, metrics of generated text and of a whole
-    split are left out. A replicate whose loss or gradient is not finite is frozen, and its metrics become NaN. If none
-    is left, the Report that says so is the last. A trial that evaluates another one yields one Report (`_run_test`);
-    `checkpoints` is then the folder of that other trial. Torch's thread count and global random state do not change.
+    split are left out. If no replicate is left, the Report that says so is the
+    last. A trial that evaluates another one yields one Report (`_run_test`); `checkpoints` is then the folder of that
+    other trial. Torch's thread count and global random state do not change.
     Raises CheckpointError (CheckpointDownError if `checkpoints` cannot be read or written now), DataError,
     RegistryError and PausedError.
     """

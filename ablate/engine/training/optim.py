@@ -1,4 +1,4 @@
-"""AdamW, Adam and SGD as operations on rows: weights, gradients and moments are [R, P], settings are [R, 1]."""
+"""AdamW, Adam and SGD for R replicates at once: weights, gradients and moments are [R, P], settings are [R, 1]."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
-from ablate.engine.training.state import RowState
+from ablate.engine.training.state import ReplicaState
 from ablate.engine.training.train_config import TrainConfig
 
 CHUNK = 64  # steps; a multiple of any vector length
@@ -16,8 +16,8 @@ CLIP_GUARD = 1e-6  # torch.nn.utils.clip_grad_norm_ adds it to the norm
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowSettings:
-    """The settings that may differ from row to row, float64 [R, 1]; `multipliers` [R, S] is the schedule of S steps.
+class ReplicaSettings:
+    """The settings that replicates of a group may differ in, float64 [R, 1]; `multipliers` [R, S] are the schedule.
 
     They are float64 for any dtype of the weights, so that 1 - beta2 and the bias corrections round as in torch.optim.
     """
@@ -33,8 +33,8 @@ class RowSettings:
     multipliers: Tensor
 
     @staticmethod
-    def of(configs: Sequence[TrainConfig], schedules: Sequence[Tensor]) -> RowSettings:
-        """Return the settings of one row per configuration; shorter schedules repeat their last factor."""
+    def of(configs: Sequence[TrainConfig], schedules: Sequence[Tensor]) -> ReplicaSettings:
+        """Return the settings of one replicate per configuration; shorter schedules repeat their last factor."""
         longest = max(len(schedule) for schedule in schedules)
         padded = [torch.cat([s, s[-1:].expand(longest - len(s))]) for s in schedules]
 
@@ -42,25 +42,25 @@ class RowSettings:
             values = (getattr(config, name) for config in configs)
             return torch.tensor([torch.inf if v is None else v for v in values], dtype=torch.float64)[:, None]
 
-        columns = {field.name: column(field.name) for field in fields(RowSettings) if field.name != "multipliers"}
-        return RowSettings(**columns, multipliers=torch.stack(padded))
+        columns = {field.name: column(field.name) for field in fields(ReplicaSettings) if field.name != "multipliers"}
+        return ReplicaSettings(**columns, multipliers=torch.stack(padded))
 
     def rate(self, step: Tensor) -> Tensor:
-        """Return the learning rate of every row at its own `step` [R, n], counted from 0."""
+        """Return the learning rate of every replicate at its own `step` [R, n], counted from 0."""
         return self.learning_rate * self.multipliers.gather(1, step.clamp(max=self.multipliers.shape[1] - 1))
 
-    def to(self, device: torch.device) -> RowSettings:
+    def to(self, device: torch.device) -> ReplicaSettings:
         """Return the settings on `device`."""
         return replace(self, **{field.name: getattr(self, field.name).to(device) for field in fields(self)})
 
 
 class StepFactors:
-    """The factors [R, 1] of each step, from the settings and each row's step count; computed for CHUNK steps at once.
+    """The factors [R, 1] of each step, from settings and step counts; computed for CHUNK steps at once.
 
-    A CPU kernel rounds the end of a vector by other instructions, so powers [R, 1] of a single step would depend on R.
+    Powers [R, 1] of a single step would depend on R (`models.equal_replicates`).
     """
 
-    def __init__(self, optimizer: str, settings: RowSettings, dtype: torch.dtype) -> None:
+    def __init__(self, optimizer: str, settings: ReplicaSettings, dtype: torch.dtype) -> None:
         self._optimizer, self._settings, self._dtype = optimizer, settings, dtype
         self.first_share = (1 - settings.beta1).to(dtype)
         self.second_share = (1 - settings.beta2).to(dtype)
@@ -93,11 +93,11 @@ class StepFactors:
         return torch.stack(found).permute(2, 0, 1).unsqueeze(-1).to(self._dtype).contiguous()
 
 
-def apply_update(optimizer: str, state: RowState, grads: Tensor, factors: StepFactors, *, work: Tensor) -> None:
-    """Make one step of `optimizer` in every live row; `grads` and `work` [R, P] are overwritten.
+def apply_update(optimizer: str, state: ReplicaState, grads: Tensor, factors: StepFactors, *, work: Tensor) -> None:
+    """Make one step of `optimizer` in every live replicate; `grads` and `work` [R, P] are overwritten.
 
-    The formulas are those of torch.optim, with the bias corrections folded into the step size and epsilon. A row that
-    is not alive keeps its weights bit for bit, for any gradient and moments.
+    The formulas are those of torch.optim, with the bias corrections folded into the step size and epsilon. A replicate
+    that is not alive keeps its weights bit for bit, for any gradient and moments.
     """
     decay, size, epsilon = factors.next(state.step)
     state.step.add_(state.alive)
@@ -116,7 +116,9 @@ def apply_update(optimizer: str, state: RowState, grads: Tensor, factors: StepFa
     state.weights.sub_(work)
 
 
-def _adam(state: RowState, grads: Tensor, factors: StepFactors, size: Tensor, epsilon: Tensor, work: Tensor) -> None:
+def _adam(
+    state: ReplicaState, grads: Tensor, factors: StepFactors, size: Tensor, epsilon: Tensor, work: Tensor
+) -> None:
     """Set `work` to rate / c1 * m / (sqrt(v / c2) + eps), c = 1 - beta^t (Kingma & Ba, section 2, last paragraph)."""
     state.first.lerp_(grads, factors.first_share)
     state.second.lerp_(grads.mul_(grads), factors.second_share)
@@ -124,10 +126,10 @@ def _adam(state: RowState, grads: Tensor, factors: StepFactors, size: Tensor, ep
     torch.div(state.first, work, out=work).mul_(size)
 
 
-def clip_rows(grads: Tensor, norm: Tensor, clip_norm: Tensor) -> None:
-    """Scale every row of `grads` [R, P] with 2-norm `norm` [R, 1] down to `clip_norm` [R, 1], in place.
+def clip_gradients(grads: Tensor, norm: Tensor, clip_norm: Tensor) -> None:
+    """Scale `grads` [R, P] with 2-norms `norm` [R, 1] down to `clip_norm` [R, 1], in place.
 
-    A row with an infinite `clip_norm` does not change, whatever its values are.
+    An infinite `clip_norm` changes nothing, whatever the gradient is.
     """
     scale = (clip_norm / (norm + CLIP_GUARD)).clamp(max=1.0)
     grads.mul_(scale.masked_fill_(torch.isinf(clip_norm), 1.0).to(grads.dtype))

@@ -21,7 +21,7 @@ from ablate.engine.training.pack_state import Common, Trained
 from ablate.engine.training.progress import CADENCE, Cadence, Stopwatch, never
 from ablate.engine.training.samples import ModelInput
 
-STEPS_BETWEEN_CHECKS = 64  # whether any row is alive; a check waits until a GPU is idle
+STEPS_BETWEEN_CHECKS = 64  # whether any replicate is alive; a check waits until a GPU is idle
 OF_ALL = (MemoryError, torch.OutOfMemoryError)  # errors that concern all trials of a pack
 
 Said = dict[TrialKey, Report | Exception]
@@ -34,9 +34,9 @@ class _Paused(Exception):  # noqa: N818 - an event, not an error
 class TrialPack:
     """A pack of trials of the family (see `ablate.core.trainable.Pack`); one trial alone may have any settings.
 
-    `load` returns the data of a trial; `judged` and `cadence` are as in `loop.train`. When an epoch begins, the rows of
-    trials that have left are removed, and those of new trials added. A trial that resumes in the middle of an epoch
-    first finishes it, together with trials at the same step.
+    `load` returns the data of a trial; `judged` and `cadence` are as in `train`. When an epoch begins, trials that have
+    left are removed, and new ones added. A trial that resumes in the middle of an epoch first finishes it, together
+    with trials at the same step.
     """
 
     def __init__(
@@ -223,7 +223,7 @@ class TrialPack:
         validation = common.validated(trials, self._ask)
         found, start = {}, 0
         for trial in trials:
-            stop = start + len(trial.rows)
+            stop = start + len(trial.span)
             try:
                 val = {name: value[start:stop] for name, value in validation.items()}
                 trial.alive.logical_and_(torch.isfinite(val["loss"]))
@@ -270,7 +270,7 @@ class TrialPack:
                 for trial in unsaved:
                     trial.saved_at = seconds
                     try:
-                        trial.progress.save(means.part(trial.start, trial.rows.stop))
+                        trial.progress.save(means.part(trial.start, trial.span.stop))
                     except CheckpointDownError as error:
                         trial.fault = error
 
@@ -284,7 +284,7 @@ class TrialPack:
         }
         self._queued = []
         for trial in self._trials:
-            so_far = means.part(trial.start, trial.rows.stop) if trial in running else Means(None)
+            so_far = means.part(trial.start, trial.span.stop) if trial in running else Means(None)
             try:
                 said[trial.config.key] = trial.fault or trial.progress.paused(so_far)
             except CheckpointDownError as error:
@@ -292,11 +292,11 @@ class TrialPack:
         return said
 
     def _settle(self) -> None:
-        """Divide the training time since the last call among the running trials, in proportion to their rows."""
+        """Divide the training time since the last call among the running trials, in proportion to their replicates."""
         seconds, (trials, _) = self._clock.seconds(), self._running
-        rows = sum(len(trial.rows) for trial in trials)
+        replicates = sum(len(trial.span) for trial in trials)
         for trial in trials:
-            trial.progress.seconds += (seconds - self._settled) * (len(trial.rows) / rows)
+            trial.progress.seconds += (seconds - self._settled) * (len(trial.span) / replicates)
         self._settled = seconds
 
 

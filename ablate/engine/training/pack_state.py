@@ -1,4 +1,4 @@
-"""What the trials of a pack share (task, data, network, rows), and what each trial has alone (progress, weights)."""
+"""What the trials of a pack share (task, data, network), and what each trial has alone (progress, weights)."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from ablate.engine.training.evaluate import BATCH, GPU_BATCH, GPU_TOKENS, Means,
 from ablate.engine.training.family import family
 from ablate.engine.training.made_up import metric_names
 from ablate.engine.training.modules import initial_weights, plain_module
-from ablate.engine.training.optim import RowSettings
+from ablate.engine.training.optim import ReplicaSettings
 from ablate.engine.training.order import steps_per_epoch
 from ablate.engine.training.progress import TrainingProgress
-from ablate.engine.training.rows import DTYPES, ReplicaGroup
+from ablate.engine.training.replica_group import DTYPES, ReplicaGroup
 from ablate.engine.training.samples import Samples
 from ablate.engine.training.schedule import multipliers
 from ablate.engine.training.splits import Splits, split, test_part
-from ablate.engine.training.state import Replicas, RowState
+from ablate.engine.training.state import Replicas, ReplicaState
 from ablate.engine.training.train_config import TrainConfig
 
 Between = Callable[[], None]  # called between two batches; may raise
@@ -36,7 +36,7 @@ Between = Callable[[], None]  # called between two batches; may raise
 
 @dataclass(kw_only=True, eq=False)
 class Trained:
-    """A trial of a pack, whose first row in the group is `start` in the epoch that is trained.
+    """A trial of a pack, whose first replicate in the group is `start` in the epoch that is trained.
 
     `begun` holds the means of an interrupted epoch until training continues. `saved_at` is the pack's training time in
     seconds when the trial joined or last wrote a checkpoint. `fault` is the error that ends the trial after this epoch.
@@ -58,8 +58,8 @@ class Trained:
         return family(self.config).training
 
     @property
-    def rows(self) -> range:
-        """The numbers of its rows in the group."""
+    def span(self) -> range:
+        """The numbers of its replicates in the group."""
         return range(self.start, self.start + len(self.config.seeds))
 
     @property
@@ -68,20 +68,20 @@ class Trained:
         return self.replicas.state.alive[:, 0]
 
     def of(self, values: Tensor) -> Tensor:
-        """Return the trial's part of `values`, which has an entry for each row of the group."""
-        return values[self.start : self.rows.stop]
+        """Return the trial's part of `values`, which has an entry for each replicate of the group."""
+        return values[self.start : self.span.stop]
 
     def listed(self, values: dict[str, Tensor]) -> tuple[dict[str, float], ...]:
         """Return a dictionary of metrics per replicate from `values` [R] by name; NaN for a diverged replicate."""
-        rows = torch.stack([torch.where(self.alive, value, torch.nan) for value in values.values()]).T.tolist()
-        return tuple(dict(zip(values, row, strict=True)) for row in rows)
+        listed = torch.stack([torch.where(self.alive, value, torch.nan) for value in values.values()]).T.tolist()
+        return tuple(dict(zip(values, one, strict=True)) for one in listed)
 
 
 @dataclass(kw_only=True)
 class Common:
-    """What the trials of a pack share: task, data, and the group that trains their rows.
+    """What the trials of a pack share: task, data, and the group that trains their replicates.
 
-    `lined` are the trials whose rows the group holds, in order. `judged` is as in TrialPack.
+    `lined` are the trials whose replicates the group holds, in order. `judged` is as in TrialPack.
     """
 
     task: Task
@@ -131,26 +131,26 @@ class Common:
         )
 
     def line_up(self, trials: list[Trained]) -> None:
-        """Let the group hold the rows of `trials`, in this order."""
+        """Let the group hold the replicates of `trials`, in this order."""
         if trials == self.lined:
             return
-        settings = RowSettings.of(
+        settings = ReplicaSettings.of(
             [trial.training for trial in trials for _ in trial.config.seeds],
             [trial.schedule for trial in trials for _ in trial.config.seeds],
         )
-        self.group.take(RowState.joined([trial.replicas.state for trial in trials]), settings)
+        self.group.take(ReplicaState.joined([trial.replicas.state for trial in trials]), settings)
         start = 0
         for trial in trials:
             trial.start = start
-            start = trial.rows.stop
+            start = trial.span.stop
             trial.replicas.state = self.group.state.part(trial.start, start)
         self.lined = trials
 
     def validated(self, trials: Sequence[Trained], between: Between) -> dict[str, Tensor]:
-        """Return loss and metrics by name of the rows of `trials`, in this order, on their validation samples."""
+        """Return loss and metrics by name of the replicates of `trials`, in this order, on their validation samples."""
         index = torch.cat([trial.parts.validation.index for trial in trials])
         samples = replace(trials[0].parts.validation, index=index)
-        return self._evaluated(trials[0], samples, [row for trial in trials for row in trial.rows], between)
+        return self._evaluated(trials[0], samples, [place for trial in trials for place in trial.span], between)
 
     def test_values(self, trial: Trained, between: Between) -> dict[str, Tensor]:
         """Return the metrics of a trial on the test split by name, one value per replicate.
@@ -162,7 +162,7 @@ class Common:
         if self.test is None:
             self.test = test_part(self.data, trial.config, device=group.device, dtype=group.dtype)
         test, each = self.test.shared(len(trial.config.seeds)), SampleMeans(group.pad)
-        found = self._evaluated(trial, test, trial.rows, between, each=each)
+        found = self._evaluated(trial, test, trial.span, between, each=each)
         found |= self.corpus(trial, test, "test", between)
         values = {f"test_{name}": value for name, value in each.values().items()}
         if (place := trial.progress.place) is not None:
@@ -172,7 +172,7 @@ class Common:
     def corpus(self, trial: Trained, samples: Samples, part: str, between: Between) -> dict[str, Tensor]:
         """Return the task's metrics of generated text, float64 [R] each; empty for other tasks or without `judged`.
 
-        A trial of such a task trains alone, so all rows of the group are its own.
+        A trial of such a task trains alone, so all replicates of the group are its own.
         """
         if not self.judged or not isinstance(self.task, Decoded):
             return {}
@@ -184,17 +184,17 @@ class Common:
         self,
         trial: Trained,
         samples: Samples,
-        rows: Sequence[int],
+        replicates: Sequence[int],
         between: Between,
         each: SampleMeans | None = None,
     ) -> dict[str, Tensor]:
-        """Evaluate some rows; scores per token and images from disk use the batch size of training, at most BATCH."""
+        """Evaluate replicates; scores per token and images from disk use the batch size of training, at most BATCH."""
         large = self.shape.output == "token" or not isinstance(samples.inputs, Tensor)
         most = BATCH
         if self.group.device.type == "cuda":
-            most = max(BATCH, min(GPU_BATCH, GPU_TOKENS // (len(rows) * self.shape.tokens)))
+            most = max(BATCH, min(GPU_BATCH, GPU_TOKENS // (len(replicates) * self.shape.tokens)))
         batch = min(BATCH, trial.training.batch_size) if large else most
-        return evaluate(self.group, self.task, samples, rows=rows, batch=batch, between=between, each=each)
+        return evaluate(self.group, self.task, samples, replicates=replicates, batch=batch, between=between, each=each)
 
     def diverged(self, trial: Trained) -> Report:
         """Return the last report of a trial whose replicates have all diverged: all metrics NaN, and no checkpoint."""

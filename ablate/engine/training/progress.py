@@ -203,7 +203,7 @@ class TrainingProgress:
 
     @contextmanager
     def counted_weights(self, metrics: Sequence[Mapping[str, float]]) -> Iterator[None]:
-        """Give the replicas the state of the report that counts in the block, given the metrics of a further report.
+        """Give the replicates the state of the report that counts in the block, given the metrics of a further report.
 
         Raises CheckpointError, and CheckpointDownError if the checkpoints cannot be read.
         """

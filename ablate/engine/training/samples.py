@@ -14,7 +14,7 @@ from torch import Tensor
 from ablate.engine.tasks import Data
 from ablate.engine.tasks.base import Stream
 
-ROWS_AT_ONCE = 4096  # samples hashed at a time by `digest`
+HASHED_AT_ONCE = 4096  # samples hashed at a time by `digest`
 
 ModelInput = Tensor | tuple[Tensor, Tensor]
 
@@ -73,9 +73,9 @@ class Samples:
             start=0 if data.start is None else data.start,
         )
 
-    def shared(self, rows: int) -> Samples:
-        """Return these samples, which are the same for every replicate, for `rows` replicates."""
-        return replace(self, index=self.index[:1].expand(rows, -1))
+    def shared(self, replicates: int) -> Samples:
+        """Return these samples, which are the same for every replicate, for `replicates` replicates."""
+        return replace(self, index=self.index[:1].expand(replicates, -1))
 
     @cached_property
     def digest(self) -> str:
@@ -85,9 +85,9 @@ class Samples:
             if not isinstance(values, Tensor):
                 continue
             found.update(f"{values.dtype} {list(values.shape[1:])} {self.index.shape[1]}".encode())
-            for index in torch.split(self.index[0].to(values.device), ROWS_AT_ONCE):
-                rows = values.index_select(0, index).cpu().contiguous()
-                found.update(rows.view(-1).view(torch.uint8).numpy().data)
+            for index in torch.split(self.index[0].to(values.device), HASHED_AT_ONCE):
+                chosen = values.index_select(0, index).cpu().contiguous()
+                found.update(chosen.view(-1).view(torch.uint8).numpy().data)
         return found.hexdigest()
 
     def batches(
@@ -108,10 +108,10 @@ class Samples:
         return self._resident(self.inputs, moved, batch)
 
     def _resident(self, inputs: Tensor, moved: Tensor, batch: int) -> Generator[tuple[Tensor, Tensor], None, None]:
-        rows = inputs if self.ids else inputs.view(len(inputs), -1)
+        flat = inputs if self.ids else inputs.view(len(inputs), -1)
         for index_rb in torch.split(moved, batch, dim=1):
-            # only the requested rows: windows overlap, and all of them would be larger than the text
-            picked = rows.index_select(0, index_rb.reshape(-1)).view(*index_rb.shape, *inputs.shape[1:])
+            # windows overlap: all of them would be larger than the text
+            picked = flat.index_select(0, index_rb.reshape(-1)).view(*index_rb.shape, *inputs.shape[1:])
             yield picked.long() if self.ids else self._vectors(picked), _picked(self.targets, index_rb)
 
     def _paired(
@@ -138,7 +138,7 @@ class Samples:
                 vectors = self._vectors(copied).expand(len(images), -1, -1, -1)
                 yield vectors, _picked(self.targets, index_rb)
         finally:
-            if isinstance(read, Generator):  # its processes end with the epoch, not with the next garbage collection
+            if isinstance(read, Generator):  # its processes end with the epoch
                 read.close()
 
     def _vectors(self, inputs: Tensor) -> Tensor:
@@ -146,19 +146,19 @@ class Samples:
 
 
 def _picked(values: Tensor, index_rb: Tensor) -> Tensor:
-    """Return the rows `index_rb` of `values` [n, ...] as int64 [R, B, ...]."""
+    """Return the samples `index_rb` of `values` [n, ...] as int64 [R, B, ...]."""
     return values.index_select(0, index_rb.reshape(-1)).view(*index_rb.shape, *values.shape[1:]).long()
 
 
 def lengths(ids: Tensor, pad: int | None) -> Tensor:
-    """Return the number of ids before the padding of every row, at least 1, int64 [n]."""
+    """Return the number of ids before the padding of every sample, at least 1, int64 [n]."""
     if pad is None:
         return torch.full((len(ids),), ids.shape[1])
     return (ids != pad).sum(1).clamp(min=1).cpu()
 
 
 def _move(values: Tensor, device: torch.device) -> Tensor:
-    """Return `values` on `device`, contiguous; if rows overlap, as windows on a text that is moved once."""
+    """Return `values` on `device`, contiguous; if samples overlap, as windows on a text that is moved once."""
     extent = 1 + sum((size - 1) * stride for size, stride in zip(values.shape, values.stride(), strict=True))
     if extent >= values.numel():
         return values.to(device).contiguous()

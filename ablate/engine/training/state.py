@@ -1,4 +1,4 @@
-"""The state of replicates as rows: how parameters lie in a row, and what a step and a checkpoint need of each row."""
+"""The state of replicates: how their parameters lie in a buffer, and what a step and a checkpoint need of each."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from ablate.base.errors import CheckpointError
-from ablate.engine.models.equal_rows import ALIGNMENT
+from ablate.engine.models.equal_replicates import ALIGNMENT
 
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
-    """The position of one parameter in a row: columns `start` to `stop`, then `pad` unused ones."""
+    """The position of one parameter in a replicate's buffer: columns `start` to `stop`, then `pad` unused ones."""
 
     name: str
     shape: torch.Size
@@ -22,9 +22,9 @@ class Segment:
     stop: int
     pad: int
 
-    def of(self, rows: Tensor) -> Tensor:
-        """Return this parameter's view [R, *shape] of `rows` [R, P]."""
-        return rows[:, self.start : self.stop].view(rows.shape[0], *self.shape)
+    def of(self, values: Tensor) -> Tensor:
+        """Return this parameter's view [R, *shape] of `values` [R, P]."""
+        return values[:, self.start : self.stop].view(values.shape[0], *self.shape)
 
 
 def lay_out(shapes: Mapping[str, torch.Size]) -> tuple[Segment, ...]:
@@ -39,8 +39,8 @@ def lay_out(shapes: Mapping[str, torch.Size]) -> tuple[Segment, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowState:
-    """Rows: `weights`, moments `first` and `second` [R, P], steps done `step` int64 [R, 1], `alive` bool [R, 1].
+class ReplicaState:
+    """Replicates: `weights`, moments `first` and `second` [R, P], steps done `step` int64 [R, 1], `alive` bool [R, 1].
 
     SGD keeps its momentum in `first` and does not use `second` ([R, 0]).
     """
@@ -52,23 +52,23 @@ class RowState:
     alive: Tensor
 
     @property
-    def rows(self) -> int:
-        """The number of rows R."""
+    def replicates(self) -> int:
+        """The number of replicates R."""
         return self.weights.shape[0]
 
     @property
     def known_alive(self) -> bool:
-        """Whether no row is frozen; False on a GPU, where asking would wait for it."""
+        """Whether no replicate is frozen; False on a GPU, where asking would wait for it."""
         return self.weights.device.type == "cpu" and bool(self.alive.all())
 
-    def part(self, start: int, stop: int) -> RowState:
-        """Return the rows from `start` to `stop`, which share their memory with these."""
-        return RowState(**{name: getattr(self, name)[start:stop] for name in _COLUMNS})
+    def part(self, start: int, stop: int) -> ReplicaState:
+        """Return the replicates from `start` to `stop`, which share their memory with these."""
+        return ReplicaState(**{name: getattr(self, name)[start:stop] for name in _COLUMNS})
 
     @staticmethod
-    def joined(parts: Sequence[RowState]) -> RowState:
-        """Return copies of the rows of all parts, in order."""
-        return RowState(**{name: torch.cat([getattr(part, name) for part in parts]) for name in _COLUMNS})
+    def joined(parts: Sequence[ReplicaState]) -> ReplicaState:
+        """Return copies of the replicates of all parts, in order."""
+        return ReplicaState(**{name: torch.cat([getattr(part, name) for part in parts]) for name in _COLUMNS})
 
 
 _COLUMNS = ("weights", "first", "second", "step", "alive")
@@ -76,7 +76,7 @@ _COLUMNS = ("weights", "first", "second", "step", "alive")
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Where each parameter lies in a row."""
+    """Where each parameter lies in a replicate's buffer."""
 
     places: tuple[Segment, ...]
     optimizer: str
@@ -85,40 +85,40 @@ class Layout:
 
     @property
     def columns(self) -> int:
-        """The length of a row, P."""
+        """The length of the buffer, P."""
         return self.places[-1].stop + self.places[-1].pad
 
-    def zeros(self, rows: int, width: int, dtype: torch.dtype | None = None) -> Tensor:
-        """Return zeros [rows, width], by default of the weights' type."""
-        return torch.zeros(rows, width, dtype=self.dtype if dtype is None else dtype, device=self.device)
+    def zeros(self, count: int, width: int, dtype: torch.dtype | None = None) -> Tensor:
+        """Return zeros [count, width], by default of the weights' type."""
+        return torch.zeros(count, width, dtype=self.dtype if dtype is None else dtype, device=self.device)
 
-    def start(self, initial: Sequence[Mapping[str, Tensor]]) -> RowState:
-        """Return the rows before the first step; `initial` has a dictionary of values by name for each row."""
-        rows, columns = len(initial), self.columns
-        state = RowState(
-            weights=self.zeros(rows, columns),
-            first=self.zeros(rows, columns),
-            second=self.zeros(rows, 0 if self.optimizer == "sgd" else columns),
-            step=self.zeros(rows, 1, torch.int64),
-            alive=~self.zeros(rows, 1, torch.bool),
+    def start(self, initial: Sequence[Mapping[str, Tensor]]) -> ReplicaState:
+        """Return replicates before the first step; `initial` has a dictionary of values by name for each."""
+        count, columns = len(initial), self.columns
+        state = ReplicaState(
+            weights=self.zeros(count, columns),
+            first=self.zeros(count, columns),
+            second=self.zeros(count, 0 if self.optimizer == "sgd" else columns),
+            step=self.zeros(count, 1, torch.int64),
+            alive=~self.zeros(count, 1, torch.bool),
         )
         for place in self.places:
-            place.of(state.weights).copy_(torch.stack([row[place.name] for row in initial]))
+            place.of(state.weights).copy_(torch.stack([each[place.name] for each in initial]))
         return state
 
-    def tensors(self, state: RowState) -> dict[str, Tensor]:
+    def tensors(self, state: ReplicaState) -> dict[str, Tensor]:
         """Return all tensors that a resumed run needs, on the CPU: `weights.NAME`, `first.NAME`, ... [R, *shape]."""
         parts = {"weights": state.weights, "first": state.first, "second": state.second}
         found = {
-            f"{part}.{place.name}": place.of(rows).detach().cpu().contiguous().clone()
-            for part, rows in parts.items()
-            if rows.shape[1]
+            f"{part}.{place.name}": place.of(values).detach().cpu().contiguous().clone()
+            for part, values in parts.items()
+            if values.shape[1]
             for place in self.places
         }
         return found | {"step": state.step.cpu().clone(), "alive": state.alive.cpu().clone()}
 
     @torch.no_grad()
-    def restore(self, state: RowState, tensors: Mapping[str, Tensor]) -> None:
+    def restore(self, state: ReplicaState, tensors: Mapping[str, Tensor]) -> None:
         """Load the result of `tensors()` into `state`; raise CheckpointError if it is of another model."""
         mine = self.tensors(state)
         for name in sorted(mine.keys() ^ tensors.keys()):
@@ -138,13 +138,13 @@ class Layout:
 
 @dataclass(kw_only=True)
 class Replicas:
-    """The rows of one trial: their state, and the generators of their dropout.
+    """The replicates of one trial: their state, and the generators of their dropout.
 
     In a group `state` is a part of the group's state, and each step of the group changes it.
     """
 
     layout: Layout
-    state: RowState
+    state: ReplicaState
     generators: list[torch.Generator] = field(default_factory=list)
 
     def dropout_states(self) -> Tensor:

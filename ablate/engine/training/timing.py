@@ -11,7 +11,7 @@ import torch
 
 from ablate.core.config import Protocol, Size, TaskConfig
 from ablate.core.trial import TrialConfig, TrialKey
-from ablate.engine.models.equal_rows import WHOLE
+from ablate.engine.models.equal_replicates import WHOLE
 from ablate.engine.models.model_config import InputShape
 from ablate.engine.training.family import FamilySettings
 from ablate.engine.training.made_up import made_up_data
@@ -27,7 +27,7 @@ Paced = tuple[FamilySettings, Size]  # one architecture whose training time is t
 
 
 def seconds_per_trial(
-    rows: Sequence[Paced],
+    networks: Sequence[Paced],
     *,
     task: TaskConfig,
     shape: InputShape,
@@ -35,23 +35,23 @@ def seconds_per_trial(
     replicates: int,
     protocol: Protocol,
 ) -> float:
-    """Return the mean time of a full-length trial over `rows`, all replicates together, on one thread or one GPU.
+    """Return the mean time of a full-length trial over `networks`, all replicates together, on one thread or one GPU.
 
-    `shape` is the task's in `data_dir`. Time per sample is assumed to be linear in a row's FLOPs, and a validated
+    `shape` is the task's in `data_dir`. Time per sample is assumed to be linear in a network's FLOPs, and a validated
     sample to cost a third of a trained one: the forward pass alone. Reading images from disk is not included, nor is
     the decoding of text.
     """
-    ordered = sorted(rows, key=lambda row: row[1]["flops"])
+    ordered = sorted(networks, key=lambda network: network[1]["flops"])
     small, middle = ordered[0], ordered[len(ordered) // 2]
     base = _seconds_per_sample(small, task, shape, data_dir, replicates)
     at_middle = base if middle is small else _seconds_per_sample(middle, task, shape, data_dir, replicates)
     rise = max(0.0, at_middle - base) / max(1, middle[1]["flops"] - small[1]["flops"])
     total = 0.0
-    for settings, size in rows:
+    for settings, size in networks:
         validated = _validated(shape, task, protocol) / settings.training.report_every
         per_epoch = _samples_per_epoch(settings.training, task, shape, protocol) + FORWARD * validated
         total += (base + rise * (size["flops"] - small[1]["flops"])) * settings.length * per_epoch
-    return total / len(rows)
+    return total / len(networks)
 
 
 def _samples_per_epoch(training: TrainConfig, task: TaskConfig, shape: InputShape, protocol: Protocol) -> int:
@@ -73,19 +73,19 @@ _known: dict[str, float] = {}  # tasks of the same shape are timed once
 
 
 def _seconds_per_sample(
-    row: Paced, task: TaskConfig, shape: InputShape, data_dir: Path | None, replicates: int
+    network: Paced, task: TaskConfig, shape: InputShape, data_dir: Path | None, replicates: int
 ) -> float:
     """Return the training seconds of one sample, all replicates together."""
-    settings = row[0].model_dump_json(exclude={"training": {"epochs", "learning_rate"}})
+    settings = network[0].model_dump_json(exclude={"training": {"epochs", "learning_rate"}})
     key = f"{settings} {shape.model_dump_json()} {replicates}"
     if key not in _known:
-        _known[key] = _measure(row, task, shape, data_dir, replicates)
+        _known[key] = _measure(network, task, shape, data_dir, replicates)
     return _known[key]
 
 
-def _measure(row: Paced, task: TaskConfig, shape: InputShape, data_dir: Path | None, replicates: int) -> float:
+def _measure(network: Paced, task: TaskConfig, shape: InputShape, data_dir: Path | None, replicates: int) -> float:
     """Return the training seconds of one sample, all replicates together."""
-    settings, size = row
+    settings, size = network
     affordable = FLOPS_PER_EPOCH / (3 * max(size["flops"], 1) * replicates)
     batch = max(min(settings.training.batch_size, BATCH, int(affordable)), min(settings.training.batch_size, 2))
     steps = min(STEPS, max(int(affordable / batch), 1))

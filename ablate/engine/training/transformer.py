@@ -75,12 +75,12 @@ class Transformer:
             " `norm: none`, `value: none`; docs/models.md). Networks that a function builds have paths: docs/parts.md"
         )
 
-    def estimate_seconds(self, rows: Sequence[tuple[TrainableSettings, Size]], planned: PlannedTrials) -> Timed:
-        """Return the mean time of a full-length trial over `rows`, from a few steps on made-up data."""
+    def estimate_seconds(self, networks: Sequence[tuple[TrainableSettings, Size]], planned: PlannedTrials) -> Timed:
+        """Return the mean time of a full-length trial over `networks`, from a few steps on made-up data."""
         from ablate.engine.training.timing import seconds_per_trial
 
         seconds = seconds_per_trial(
-            [(settings, size) for settings, size in rows if isinstance(settings, FamilySettings) and size],
+            [(settings, size) for settings, size in networks if isinstance(settings, FamilySettings) and size],
             task=planned.task,
             shape=_shape(planned.facts),
             data_dir=planned.data_dir,

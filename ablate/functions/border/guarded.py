@@ -188,9 +188,9 @@ class GuardedFunction(OwnTrainable):
         found: Counted = _asked(self.name, "count_by_running", settings, dataset, limit=lambda: seconds)
         return found
 
-    def estimate_seconds(self, rows: Sequence[tuple[TrainableSettings, Size]], planned: PlannedTrials) -> Timed:
-        """Return the time of the middle one of `rows`, from its first report; see `sizing.time_report`."""
-        settings = rows[len(rows) // 2][0]
+    def estimate_seconds(self, networks: Sequence[tuple[TrainableSettings, Size]], planned: PlannedTrials) -> Timed:
+        """Return the time of the middle one of `networks`, from its first report; see `sizing.time_report`."""
+        settings = networks[len(networks) // 2][0]
         try:
             found: Timed = _asked(self.name, "time_report", settings, planned.dataset, limit=lambda: REPORT_SECONDS)
         except TimeoutError:

@@ -181,9 +181,9 @@ def why_not_fork() -> str:
 def _native_threads() -> Iterator[str]:
     """Yield the names of the threads that Python does not know and that a fork may not leave behind."""
     known = {os.getpid(), *(thread.native_id for thread in threading.enumerate())}
-    for task in Path("/proc/self/task").iterdir():
+    for thread in Path("/proc/self/task").iterdir():
         with suppress(OSError):  # it has ended
-            if int(task.name) not in known and (name := (task / "comm").read_text().strip()) not in FORK_SAFE:
+            if int(thread.name) not in known and (name := (thread / "comm").read_text().strip()) not in FORK_SAFE:
                 yield name
 
 

@@ -17,11 +17,11 @@ from ablate.functions.code.files import code_files
 
 LIMIT_BYTES = 100_000_000
 
-_unpacked: dict[str, Path] = {}  # folders by the digest of their content
+_extracted: dict[str, Path] = {}  # folders by the digest of their content
 _folders = ExitStack()
 
 
-def pack(places: Sequence[Path], *, limit: int = LIMIT_BYTES, every: bool = False) -> bytes:
+def zip_code(places: Sequence[Path], *, limit: int = LIMIT_BYTES, every: bool = False) -> bytes:
     """Return the code of packages and modules as a zip archive; raise ResourceError for more than `limit` bytes.
 
     With `every` these are all files below `places`, except links, `__pycache__` and a worktree's `.git` file.
@@ -50,19 +50,19 @@ def _all_files(place: Path) -> Iterator[tuple[Path, str]]:
                 yield path, str(path.relative_to(place.parent))
 
 
-def unpack(content: bytes) -> Path:
-    """Unpack the result of `pack` into a folder at the end of `sys.path`; return it. It is removed at exit."""
+def extract(content: bytes) -> Path:
+    """Extract the result of `zip_code` into a folder at the end of `sys.path`; return it. It is removed at exit."""
     digest = hashlib.sha256(content).hexdigest()
-    if digest in _unpacked:
-        return _unpacked[digest]
+    if digest in _extracted:
+        return _extracted[digest]
     from ablate.base.scratch import scratch_folder  # imports SQLAlchemy, which other workers do without
 
-    if not _unpacked:
+    if not _extracted:
         atexit.register(_folders.close)
     folder = _folders.enter_context(scratch_folder("code"))
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         for info in archive.infolist():
             Path(archive.extract(info, folder)).chmod(info.external_attr >> 16)
     sys.path.append(str(folder))
-    _unpacked[digest] = folder
+    _extracted[digest] = folder
     return folder

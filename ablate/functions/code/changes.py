@@ -56,7 +56,7 @@ def recorded_files(events: Iterable[EventRecord]) -> Mapping[str, str] | None:
 def source_files(study: Study) -> dict[str, str]:
     """Return the SHA-256 of each file of code that the numbers of a study depend on, by path.
 
-    These are the files of its training function, and of each network, task and part that it names by import path; of a
+    These are the files of its training function, and of each network and part that it names by import path; of a
     command the files with a suffix of SCRIPTS and at most LARGEST_SCRIPT bytes among its words and what follows `=` in
     them, the programs of this folder, and the module behind `-m` where no script is before it.
     """

@@ -17,9 +17,9 @@ from ablate.results.comparison.runs import Measured, Places, Runs, collect, meas
 from ablate.results.comparison.tuning_budget import count_untuned
 from ablate.results.front.fitted import Fit, fit_of
 from ablate.results.front.front import size_metric
+from ablate.results.statistics.crossed import sample_interval, sources_of
 from ablate.results.statistics.intervals import metric_interval
 from ablate.results.statistics.looks import compared_looks
-from ablate.results.statistics.samples import sample_interval, sources_of
 from ablate.results.trials.results import Results, once
 from ablate.study import PLACEBO, VARIANT, Study
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ablate.core.objectives import given_for, is_share
 from ablate.core.trial import PLACEBO_SEED_BASE
-from ablate.results.statistics.samples import Spread, difference_interval, spread
+from ablate.results.statistics.crossed import Spread, difference_interval, spread
 from ablate.results.trials.pooling import NETWORK, alike_over_seeds, pooled
 from ablate.results.trials.results import Results, once
 from ablate.results.trials.sample_tables import SAMPLES, values_by_sample

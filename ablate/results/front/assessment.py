@@ -16,8 +16,8 @@ from ablate.core.objectives import is_maximized, losses, quality_objective
 from ablate.results.front.answer import Difference, compare_with_best, unselected_best
 from ablate.results.front.front import candidates, front_stage, metric_at, metric_values, objective_values
 from ablate.results.front.front_uncertainty import front_probabilities
+from ablate.results.statistics.crossed import widened
 from ablate.results.statistics.intervals import Interval, natural_bounds
-from ablate.results.statistics.samples import widened
 from ablate.results.trials.confirmation import confirmations
 from ablate.results.trials.results import Results, once
 from ablate.results.trials.sample_tables import spread_of

@@ -12,8 +12,8 @@ from ablate.base.plain_text import settings_text
 from ablate.core.objectives import SIZE_COLUMNS, is_share, is_size, quality_objective, signed
 from ablate.results.front.assessment import Assessment, assessments
 from ablate.results.front.front import candidates, column_of, front, metric_at
+from ablate.results.statistics.crossed import Spread, sample_interval, sources_of
 from ablate.results.statistics.intervals import Interval, metric_interval, outlying
-from ablate.results.statistics.samples import Spread, sample_interval, sources_of
 from ablate.results.trials.confirmation import users_answer
 from ablate.results.trials.results import Results, once
 from ablate.results.trials.sample_tables import spread_of

@@ -46,9 +46,9 @@ def write_maps(blocks: Sequence[BlockMaps], folder: Path, *, title: str) -> list
             picture = BytesIO()
             _draw(block, title).savefig(picture, dpi=110, format="png")
             DiskFolder(folder).write(path.name, picture.getvalue())
-        packed = BytesIO()
-        np.savez_compressed(packed, allow_pickle=False, **arrays)
-        DiskFolder(folder).write(numbers.name, packed.getvalue())
+        raw = BytesIO()
+        np.savez_compressed(raw, allow_pickle=False, **arrays)
+        DiskFolder(folder).write(numbers.name, raw.getvalue())
     except OSError as error:
         raise AblateError(f"{folder}: the maps cannot be written: {error_text(error, folder)}") from error
     return [*paths, numbers]

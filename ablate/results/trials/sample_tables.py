@@ -16,7 +16,7 @@ from ablate.base.redaction import error_text
 from ablate.base.sample_files import SampleValues, read_sample_values
 from ablate.core.trial import TrialState, checkpoint_folder
 from ablate.ledger import ReportRecord, Snapshot, TrialRecord
-from ablate.results.statistics.samples import Spread, spread
+from ablate.results.statistics.crossed import Spread, spread
 
 SAMPLES = "samples"  # column of the reports table
 SAMPLES_TYPE = pl.List(pl.Struct({"metric": pl.String(), "split": pl.String(), "values": pl.List(pl.Float32())}))

@@ -73,8 +73,8 @@ def make_app(views: Views, *, mlflow: str | None = None, root_path: str = "") ->
     ]
     mounted = [Mount(root_path, routes=routes)] if root_path.strip("/") else []
     faults = {AblateError: _explain, HTTPException: _explain}
-    packed = [Middleware(GZipMiddleware, compresslevel=4)]
-    app = Starlette(routes=[*mounted, *routes], exception_handlers=faults, middleware=packed)
+    zipped = [Middleware(GZipMiddleware, compresslevel=4)]
+    app = Starlette(routes=[*mounted, *routes], exception_handlers=faults, middleware=zipped)
     app.router.redirect_slashes = False  # it would name this server, not the proxy before it
     return app
 

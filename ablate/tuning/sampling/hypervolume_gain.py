@@ -15,7 +15,7 @@ from ablate.core.objectives import nondominated_losses
 
 Array = NDArray[np.float64]
 CELLS = 10_000  # of the grid of a front, at most; of a longer front, points at even distances are taken
-ROWS = 256  # candidates at once
+AT_ONCE = 256  # candidates
 LARGEST = 700.0  # logarithm of a number that does not overflow
 
 
@@ -59,8 +59,8 @@ def expected_gain(losses: Sequence[Expected], *, front: Array, reference: Array)
     order = level.argsort(kind="stable")
     starts = np.searchsorted(level[order], np.arange(len(heights)))
     gains = np.empty(len(last.mean))
-    for first in range(0, len(gains), ROWS):
-        part = slice(first, first + ROWS)
+    for first in range(0, len(gains), AT_ONCE):
+        part = slice(first, first + AT_ONCE)
         cells = np.ones((len(gains[part]), 1))
         for own, each in zip(edges, others, strict=True):
             widths = np.diff(_of(each, part).shortfall(own), axis=1, prepend=0.0)

@@ -15,7 +15,7 @@ FITTED = 100  # trials to which the surrogates' parameters are fitted; the poste
 STEPS = 20  # of L-BFGS
 NOISE = 0.002  # prior median of the noise variance; that of the signal is 1
 LEAST_NOISE = 1e-6  # below it the factorisation could fail
-ROWS = 128  # places at once: their covariances stay in the processor's cache
+AT_ONCE = 128  # places: their covariances stay in the processor's cache
 DEVIATIONS = (1.0, 1.0, 1.5)  # prior deviations of log length scale, log signal variance, log noise variance
 
 
@@ -45,8 +45,8 @@ class Surrogate:
     def predict(self, places: Array) -> tuple[Array, Array]:
         """Return mean and standard deviation of the noiseless process at `places` [n, C]."""
         mean, explained = np.empty(len(places)), np.empty(len(places))
-        for first in range(0, len(places), ROWS):
-            part = slice(first, first + ROWS)
+        for first in range(0, len(places), AT_ONCE):
+            part = slice(first, first + AT_ONCE)
             across = _covariance(self.places, places[part], self.groups, self.parameters)
             mean[part] = across.T @ self.weights
             spread = scipy.linalg.solve_triangular(

@@ -10,7 +10,7 @@ import torch
 from scipy.optimize import linprog
 from torch import nn
 
-from ablate.engine.models.attention import Attention, attend_by_head
+from ablate.engine.models.attention import Attention, attend_by_head, attend_in_columns
 from ablate.engine.models.positions import pair_sinusoidal, sinusoidal
 from support.model_cases import config, filled, normal
 
@@ -213,10 +213,27 @@ def test_attention_of_replicates_is_softmax_in_float64_with_its_gradients(
     similarity = q @ k.mT * width**-0.5
     weights = torch.softmax(similarity if mask is None else similarity.masked_fill(~mask, -torch.inf), -1)
     wanted = (weights @ v).transpose(-3, -2).flatten(-2)
-    rounded = [one.detach().float().requires_grad_() for one in given]
-    found = attend_by_head(*rounded, mask, heads=heads, scale=width**-0.5)
-    gradients = zip(
-        torch.autograd.grad(found, rounded, grad.float()), torch.autograd.grad(wanted, given, grad), strict=True
-    )
-    for one, other in ((found.detach(), wanted.detach()), *gradients):
-        assert float((one - other).abs().max()) < 1e-6 * max(1.0, float(other.abs().max()))
+    exact = (wanted.detach(), *torch.autograd.grad(wanted, given, grad))
+    rounded, options = [one.detach().float().requires_grad_() for one in given], {"heads": heads, "scale": width**-0.5}
+    columns = [] if masked else [attend_in_columns(*rounded, **options)]
+    for found in (attend_by_head(*rounded, mask, **options), *columns):
+        gradients = torch.autograd.grad(found, rounded, grad.float())
+        for one, other in zip((found.detach(), *gradients), exact, strict=True):
+            assert float((one - other).abs().max()) < 1e-6 * max(1.0, float(other.abs().max()))
+
+
+@pytest.mark.parametrize(("heads", "width"), [(1, 16), (2, 8), (3, 4), (4, 4), (4, 16)])
+@pytest.mark.parametrize("tokens", [5, 16, 17, 64])
+def test_attention_in_columns_is_the_same_alone_and_among_others(heads: int, width: int, tokens: int) -> None:
+    """Bit for bit, with its gradients."""
+    given = [normal(8, 16, tokens, heads * width, seed=n).float() for n in range(4)]
+
+    def run(places: list[int]) -> list[torch.Tensor]:
+        leaves = [one[places].requires_grad_() for one in given[:3]]
+        found = attend_in_columns(*leaves, heads=heads, scale=width**-0.5)
+        return [found.detach(), *torch.autograd.grad(found, leaves, given[3][places])]
+
+    together = run(list(range(8)))
+    for places in ([3], [3, 0], [1, 5, 3]):
+        at = places.index(3)
+        assert all(torch.equal(one[at], other[3]) for one, other in zip(run(places), together, strict=True))

@@ -65,11 +65,11 @@ def test_without_dropout_there_is_no_module_for_it_and_with_it_one() -> None:
         assert model(shape=shape, dropout=0.1).state_dict().keys() == model(shape=shape).state_dict().keys()
 
 
-def given(shape: Any, *rows: int) -> Any:
+def given(shape: Any, *replicates: int) -> Any:
     if shape is SHAPE:
-        return normal(*rows, 4, SHAPE.tokens, SHAPE.features)
-    target = ids(8, *rows, 4, 5)
-    return (ids(9, *rows, 4, 6), target) if shape is PAIR else target
+        return normal(*replicates, 4, SHAPE.tokens, SHAPE.features)
+    target = ids(8, *replicates, 4, 5)
+    return (ids(9, *replicates, 4, 6), target) if shape is PAIR else target
 
 
 @pytest.mark.parametrize("shape", [SHAPE, TEXT, PAIR], ids=["patches", "text", "pair"])
@@ -78,17 +78,17 @@ def test_a_model_in_evaluation_ignores_it_and_in_training_a_row_is_its_own(shape
     module, plain = model(shape=shape, mlp=10, dropout=0.2).float(), model(shape=shape, mlp=10).float()
     x = given(shape, 3)
     x = x.float() if shape is SHAPE else x
-    rows = {n: torch.stack([p.detach() * (1 + 0.1 * r) for r in range(3)]) for n, p in module.named_parameters()}
-    second = {n: v[1:2] for n, v in rows.items()}
+    weights = {n: torch.stack([p.detach() * (1 + 0.1 * r) for r in range(3)]) for n, p in module.named_parameters()}
+    second = {n: v[1:2] for n, v in weights.items()}
     x_second = tuple(part[1:2] for part in x) if shape is PAIR else x[1:2]
     dropout = next(m for m in module.modules() if isinstance(m, Dropout))
     dropout.generators = generators(5, 7, 6)
-    together = functional_call(module, rows, (x,))
+    together = functional_call(module, weights, (x,))
     dropout.generators = generators(7)
     assert torch.equal(functional_call(module, second, (x_second,))[0], together[1])
-    expected = functional_call(plain, rows, (x,))
+    expected = functional_call(plain, weights, (x,))
     assert not torch.allclose(together, expected)
-    assert torch.equal(functional_call(module.eval(), rows, (x,)), expected)
+    assert torch.equal(functional_call(module.eval(), weights, (x,)), expected)
 
 
 class Nothing(nn.Module):

@@ -343,7 +343,7 @@ class TestFetch:
     def _whole(self, tiny: Path) -> dict[str, bytes]:
         return {str(path.relative_to(tiny)): path.read_bytes() for path in tiny.rglob("*") if path.is_file()}
 
-    def test_the_archive_is_unpacked_and_a_damaged_folder_mended(
+    def test_the_archive_is_extracted_and_a_damaged_folder_mended(
         self, tiny: Path, served: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         entries = {k: v for k, v in self._whole(tiny).items() if k.startswith("tiny-imagenet-200/")}
@@ -363,7 +363,7 @@ class TestFetch:
         self, served: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
     ) -> None:
         self._publish(served, _zip({"tiny-imagenet-200/wnids.txt": b"x", name: b"x"}), monkeypatch)
-        with pytest.raises(DataError, match="which is not below tiny-imagenet-200: nothing was unpacked"):
+        with pytest.raises(DataError, match="which is not below tiny-imagenet-200: nothing was extracted"):
             fetch("tiny_imagenet", tmp_path / "new")
         assert list((tmp_path / "new").iterdir()) == []
         assert not list(tmp_path.rglob("evil"))

@@ -208,7 +208,7 @@ def test_a_step_waits_for_nothing(name: str, precision: str) -> None:
     common, one, samples = prepared(config)
     group, means = common.group, Means(None)
     group.module.train()
-    group.give_generators([torch.Generator(group.device).manual_seed(key) for key in range(group.rows)])
+    group.give_generators([torch.Generator(group.device).manual_seed(key) for key in range(group.replicates)])
     batches = samples.batches(one.parts.train.index, 32)
 
     def step() -> None:
@@ -252,8 +252,8 @@ def test_a_replayed_step_is_the_ordinary_one(precision: str, name: str, caplog: 
         group.module.train()
         group.give_generators([torch.Generator(group.device).manual_seed(key) for key in [0, 0]])
         for epoch in range(2):
-            for row, generator in enumerate(group.generators):
-                generator.manual_seed(10 * row + epoch)
+            for place, generator in enumerate(group.generators):
+                generator.manual_seed(10 * place + epoch)
             values += [step(x, y)[1].clone() for x, y in samples.batches(one.parts.train.index, 32)]
         drawn = torch.stack([each.get_state() for each in group.generators])
         found.append((torch.stack(values), drawn))
@@ -305,7 +305,7 @@ def outcomes_of(trials: int) -> tuple[list[Any], int]:
     gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
-    given = Assignment(members=members, data_dir=None, device=DEVICE, trainer=None, threads=1, packed=True)
+    given = Assignment(members=members, data_dir=None, device=DEVICE, trainer=None, threads=1, grouped=True)
     pack = PackRun(given, lambda: False)
     try:
         return list(pack.turn().outcomes.values()), torch.cuda.max_memory_reserved()

@@ -74,7 +74,7 @@ def check_trials(found: list[dict[str, str]]) -> None:
         assert float(row["gb_per_s"]) == pytest.approx(float(row["gb_per_step"]) / step, rel=2e-3)
         assert float(row["share_of_product"]) > 0
         assert float(row["share_of_copy"]) > 0
-    # every tensor of a step has an axis of rows, but for what does not grow with them
+    # every tensor of a step has an axis of replicates, but for what does not grow with them
     assert 1.7 < float(packs[1]["gb_per_step"]) / float(packs[0]["gb_per_step"]) < 2.4
 
 

@@ -23,7 +23,7 @@ from ablate.engine.training import ReplicaGroup, multipliers
 from ablate.engine.training import graph as graphs
 from ablate.engine.training import pack as packs
 from ablate.engine.training.graph import COMPILE_FROM, WARM_UP, GraphedStep, training_step
-from ablate.engine.training.state import RowState
+from ablate.engine.training.state import ReplicaState
 from ablate.engine.training.train_config import Schedule, TrainConfig
 from support.recorded_step import FakeGraphs
 from support.small_training import trial
@@ -48,8 +48,8 @@ MODELS = {
 
 @pytest.fixture(autouse=True)
 def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the CPU take the GPU's path, which does not ask whether a row is frozen."""
-    monkeypatch.setattr(RowState, "known_alive", False)
+    """Let the CPU take the GPU's path, which does not ask whether a replicate is frozen."""
+    monkeypatch.setattr(ReplicaState, "known_alive", False)
     gc.freeze()  # each recording collects, which takes long in a process that has run many tests
 
 
@@ -235,8 +235,8 @@ def compile_with(monkeypatch: pytest.MonkeyPatch, backend: Callable[..., Any]) -
 
 def run_both(step: GraphedStep, group: ReplicaGroup, ordinary: ReplicaGroup) -> None:
     for x, targets in batches(WARM_UP + 4):
-        wanted = ordinary.step(x[: group.rows], targets[: group.rows])[1]
-        torch.testing.assert_close(step(x[: group.rows], targets[: group.rows])[1], wanted)
+        wanted = ordinary.step(x[: group.replicates], targets[: group.replicates])[1]
+        torch.testing.assert_close(step(x[: group.replicates], targets[: group.replicates])[1], wanted)
     torch.testing.assert_close(group.state.weights, ordinary.state.weights)
 
 
@@ -285,17 +285,17 @@ def test_blocks_are_compiled_again_for_other_rows_but_not_forever(
 ) -> None:
     ordinary, group, recorder = new_group(BLOCKS[name]), new_group(BLOCKS[name]), FakeGraphs()
     step = GraphedStep(group, record=recorder, steps=COMPILE_FROM)
-    for rows in (3, 2, 1, 2):
+    for replicates in (3, 2, 1, 2):
         for one in (group, ordinary):
-            other = new_group(BLOCKS[name], TRAINS[:rows])
+            other = new_group(BLOCKS[name], TRAINS[:replicates])
             one.take(other.state, other.settings)
         run_both(step, group, ordinary)
     assert (len(traced), recorder.recorded) == (12, 4)
-    for rows in [1, 3] * 3:
-        other = new_group(BLOCKS[name], TRAINS[:rows])
+    for replicates in [1, 3] * 3:
+        other = new_group(BLOCKS[name], TRAINS[:replicates])
         group.take(other.state, other.settings)
         for x, targets in batches(WARM_UP + 1):
-            step(x[:rows], targets[:rows])
+            step(x[:replicates], targets[:replicates])
     assert len(traced) == 3 * graphs.COMPILED_SETS
     assert recorder.recorded == 10
     assert not said(caplog)
@@ -306,7 +306,7 @@ def test_blocks_are_compiled_again_for_other_rows_but_not_forever(
 def test_blocks_that_cannot_be_compiled_are_said_once(
     fault: str, after: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In training, in the update, in evaluation, or only for the rows that come after."""
+    """In training, in the update, in evaluation, or only for the replicates that come after."""
     tried = []
 
     def backend(module: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
@@ -329,9 +329,9 @@ def test_blocks_that_cannot_be_compiled_are_said_once(
     ordinary, group = new_group(PLAIN), new_group(PLAIN)
     recorder = FakeGraphs()
     step = GraphedStep(group, record=recorder, steps=COMPILE_FROM)
-    for rows in (3, 2, 3):
+    for replicates in (3, 2, 3):
         for one in (group, ordinary):
-            other = new_group(PLAIN, TRAINS[:rows])
+            other = new_group(PLAIN, TRAINS[:replicates])
             one.take(other.state, other.settings)
         run_both(step, group, ordinary)
     wrong = "scores" if after == 2 else "first moments"
@@ -342,7 +342,7 @@ def test_blocks_that_cannot_be_compiled_are_said_once(
 
 
 def test_only_the_first_rows_of_a_long_pack_are_tuned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pack has 3 rows, then 2 and 3; what is compiled is the block and the update."""
+    """The pack has 3 replicates, then 2 and 3; what is compiled is the block and the update."""
     options = []
 
     def compiled(function: Any, **given: Any) -> Any:
@@ -354,9 +354,9 @@ def test_only_the_first_rows_of_a_long_pack_are_tuned(monkeypatch: pytest.Monkey
     for steps in (COMPILE_FROM, COMPILE_FROM + 1):
         ordinary, group = new_group(PLAIN), new_group(PLAIN)
         step = GraphedStep(group, record=FakeGraphs(), steps=steps)
-        for rows in (3, 2, 3):
+        for replicates in (3, 2, 3):
             for one in (group, ordinary):
-                other = new_group(PLAIN, TRAINS[:rows])
+                other = new_group(PLAIN, TRAINS[:replicates])
                 one.take(other.state, other.settings)
             run_both(step, group, ordinary)
     assert [bool(each) for each in options] == [False] * 6 + [True, True] + [False] * 4
@@ -382,7 +382,7 @@ def test_on_a_cpu_the_step_is_the_ordinary_one() -> None:
 
 
 def test_a_pack_has_the_same_numbers_with_recorded_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trials end at other epochs and others join, so rows, generators and settings change on the way."""
+    """Trials end at other epochs and others join, so replicates, generators and settings change on the way."""
     recorders: list[FakeGraphs] = []
 
     def replayed(group: ReplicaGroup, *, steps: int) -> GraphedStep:

@@ -21,7 +21,7 @@ from ablate.engine.training import checkpoint, train
 from ablate.engine.training.group_key import group_key
 from ablate.engine.training.pack import TrialPack
 from ablate.engine.training.progress import Cadence, never
-from ablate.engine.training.rows import ReplicaGroup
+from ablate.engine.training.replica_group import ReplicaGroup
 from ablate.engine.training.train_config import Schedule, TrainConfig
 from ablate.engine.training.transformer import Transformer
 from support.entries import entry
@@ -169,7 +169,7 @@ DROPPED = CASES["dropout and an MLP"]
 
 
 def test_a_long_pack_rounds_as_a_row_alone(tmp_path: Path, alone: Alone) -> None:
-    """With 16 rows and more, a kernel on [R, 1] computes by vectors what it computes one by one for fewer."""
+    """With 16 replicates and more, a kernel on [R, 1] computes by vectors what it computes one by one for fewer."""
     model = ModelConfig(width=4, depth=1, mlp=0, norm="none", value="none")
     first = with_training(with_model(PLAIN, model), precision="float64", epochs=50, report_every=50, clip_norm=0.05)
     many = [replace(first, key=replace(first.key, number=n), seeds=(n,)) for n in range(24)]
@@ -281,7 +281,7 @@ def test_a_pack_killed_at_any_step_goes_on_alone(tmp_path: Path, alone: Alone) -
 
 
 def test_the_seconds_of_all_trials_are_those_of_the_pack() -> None:
-    """One tick for each reading of the clock: only their sum is known, and the shares by rows."""
+    """One tick for each reading of the clock: only their sum is known, and the shares by replicates."""
     ticks = iter(range(10**6))
     clock = Cadence(now=lambda: float(next(ticks)))
     pack = opened(cadence=clock)

@@ -209,7 +209,7 @@ def test_a_step_of_further_networks_waits_for_nothing(name: str, monkeypatch: py
 
 @pytest.mark.usefixtures("gpu")
 def test_a_step_that_asks_for_a_number_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    clip = "ablate.engine.training.rows.clip_rows"
+    clip = "ablate.engine.training.replica_group.clip_gradients"
     monkeypatch.setattr(clip, lambda grads, norm, most: grads.mul_(0.5 if bool((norm > most).any()) else 1.0))
     with pytest.raises(RuntimeError, match="waits for the device"):
         test_cuda.test_a_step_waits_for_nothing("minimum", "float32")

@@ -1,4 +1,4 @@
-"""Training on texts and pairs of texts: means over what counts, dropout per row, what a replicate writes."""
+"""Training on texts and pairs of texts: means over what counts, dropout per replicate, what a replicate writes."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def shifted(targets: Tensor) -> Tensor:
     return F.pad(targets[..., :-1], (1, 0), value=START)
 
 
-def random_targets(rows: int, batch: int) -> Tensor:
+def random_targets(replicates: int, batch: int) -> Tensor:
     """Draw targets whose count differs from sample to sample and from replicate to replicate."""
     generator = torch.Generator().manual_seed(1)
-    drawn = torch.randint(2, VOCABULARY, (rows, batch, LONGEST), generator=generator)
-    keep = torch.randint(1, LONGEST + 1, (rows, batch, 1), generator=generator)
+    drawn = torch.randint(2, VOCABULARY, (replicates, batch, LONGEST), generator=generator)
+    keep = torch.randint(1, LONGEST + 1, (replicates, batch, 1), generator=generator)
     return drawn.masked_fill(torch.arange(LONGEST) >= keep, PAD)
 
 
@@ -141,7 +141,7 @@ class Writer(nn.Module):
         return self.bias[..., None, None, :].expand(*target.shape, -1)
 
     def greedy(self, source: Tensor, *, start: int, end: int, steps: int) -> Tensor:
-        """Write the right answer in row 0 and nothing in all others, to the last of `steps`."""
+        """Write the right answer in replicate 0 and nothing in all others, to the last of `steps`."""
         assert (start, end, steps) == (START, END, LONGEST)
         assert not self.training
         assert not torch.is_grad_enabled()

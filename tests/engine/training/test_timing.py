@@ -28,9 +28,9 @@ def paced(model: ModelConfig, training: TrainConfig, size: Size) -> Paced:
     return FamilySettings(model=model, training=training), size
 
 
-def seconds(rows: list[Paced], task: TaskConfig, shape: InputShape = SHAPE, **changes: Any) -> float:
+def seconds(networks: list[Paced], task: TaskConfig, shape: InputShape = SHAPE, **changes: Any) -> float:
     fields: dict[str, Any] = {"data_dir": None, "replicates": 2, "protocol": "paper"}
-    return seconds_per_trial(rows, task=task, shape=shape, **fields | changes)
+    return seconds_per_trial(networks, task=task, shape=shape, **fields | changes)
 
 
 @pytest.mark.services
@@ -38,8 +38,8 @@ def seconds(rows: list[Paced], task: TaskConfig, shape: InputShape = SHAPE, **ch
 def test_every_kind_of_task_is_timed_without_its_data(name: str, tmp_path: Path) -> None:
     task = entry(task=name)
     shape = load_task(task).shape(tmp_path)
-    row = paced(SMALL, TrainConfig(batch_size=2), measure(SMALL, shape)._asdict())
-    assert 0 < seconds([row], task, shape, data_dir=tmp_path) < 1e6
+    network = paced(SMALL, TrainConfig(batch_size=2), measure(SMALL, shape)._asdict())
+    assert 0 < seconds([network], task, shape, data_dir=tmp_path) < 1e6
 
 
 def test_a_folder_of_images_is_timed_where_its_files_are(tmp_path: Path) -> None:
@@ -73,12 +73,12 @@ def test_a_trial_takes_the_time_of_its_samples_and_of_its_operations(
     validated: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With a second per million operations and ten for the rest, by linear rise from the small to the middle row.
+    """With a second per million operations and ten for the rest, by linear rise from the small to the middle network.
 
     A validated sample, of which only the forward pass is computed, takes a third of that.
     """
-    monkeypatch.setattr(pace, "_seconds_per_sample", lambda row, *_: 10 + row[1]["flops"] / 1e6)
-    rows = [
+    monkeypatch.setattr(pace, "_seconds_per_sample", lambda network, *_: 10 + network[1]["flops"] / 1e6)
+    networks = [
         paced(
             SMALL,
             TrainConfig(epochs=epochs, **training),
@@ -88,16 +88,16 @@ def test_a_trial_takes_the_time_of_its_samples_and_of_its_operations(
     ]
     expected = (samples + validated / 3) * (3 * 15 + 1 * 11 + 2 * 12) / 3
     shape = SHAPE.model_copy(update={"test_samples": 300})
-    assert seconds(rows, entry(task="digits", **task), shape, protocol=protocol) == pytest.approx(expected)
+    assert seconds(networks, entry(task="digits", **task), shape, protocol=protocol) == pytest.approx(expected)
 
 
 def test_a_network_on_one_shape_is_timed_once_whatever_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
     timed: list[int] = []
     monkeypatch.setattr(pace, "_known", {})
-    monkeypatch.setattr(pace, "_measure", lambda row, task, shape, *_: timed.append(shape.tokens) or 1.0)
-    row = paced(ModelConfig(), TrainConfig(), {"params": 1, "params_body": 1, "flops": 1})
+    monkeypatch.setattr(pace, "_measure", lambda network, task, shape, *_: timed.append(shape.tokens) or 1.0)
+    network = paced(ModelConfig(), TrainConfig(), {"params": 1, "params_body": 1, "flops": 1})
     for name, length in (("reverse", 16), ("sort", 16), ("reverse", 64)):
         task = entry(task=name, length=length)
         shape = load_task(task).shape(None)
-        pace.seconds_per_trial([row], task=task, shape=shape, data_dir=None, replicates=1, protocol="paper")
+        pace.seconds_per_trial([network], task=task, shape=shape, data_dir=None, replicates=1, protocol="paper")
     assert timed == [16, 64]

@@ -26,7 +26,7 @@ STEPS, PACE, MORTAL = "steps.jsonl", "pace", "mortal-%d"
 
 def train(config: TrialConfig, *, data_dir: Path | None, attempt: int = 1, **rest: Any) -> Iterator[Report]:
     """Yield what the built-in trainer yields; `steps.jsonl` gets a line after each step of it."""
-    from ablate.engine.training.rows import ReplicaGroup
+    from ablate.engine.training.replica_group import ReplicaGroup
 
     assert data_dir is not None
     taken, pace, left = ReplicaGroup.step, number(data_dir / PACE), number(data_dir / (MORTAL % config.key.number))

@@ -41,7 +41,7 @@ class WatchedActor(TrialActor):
 def watch() -> None:
     """Write a line for each step of each trial of this process's packs, and take the time that a step should last."""
     from ablate.engine.training.pack import TrialPack
-    from ablate.engine.training.rows import ReplicaGroup
+    from ablate.engine.training.replica_group import ReplicaGroup
 
     train, step = TrialPack._train, ReplicaGroup.step
     if train.__module__ == __name__:

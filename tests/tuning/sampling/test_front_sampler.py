@@ -26,8 +26,8 @@ from ablate.tuning.sampling.hypervolume_gain import Expected, expected_gain
 from ablate.tuning.sampling.search_space import SearchSpace, distribution_of, inner_at_share
 from ablate.tuning.sampling.suggester import Suggester
 from ablate.tuning.sampling.surrogate import (
+    AT_ONCE,
     LEAST_NOISE,
-    ROWS,
     Prediction,
     Surrogate,
     _objective,
@@ -131,7 +131,7 @@ def test_the_process_is_that_of_scikit_learn() -> None:
     reference = GaussianProcessRegressor(kernel, optimizer=None, alpha=0.0).fit(places, values)
     parameters = np.log([*scales, signal, noise])
     ours = Surrogate.of(places, values, np.arange(3), parameters)
-    asked = rng.random((2 * ROWS + 50, 3))
+    asked = rng.random((2 * AT_ONCE + 50, 3))
     mean, deviation = ours.predict(asked)
     assert ours.mean(asked) == pytest.approx(mean, abs=1e-12)
     expected, with_noise = reference.predict(asked, return_std=True)

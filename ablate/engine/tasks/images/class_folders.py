@@ -165,7 +165,7 @@ def _with_test(folder: Path, listing: Listing) -> Listing:
     split = {"train": rest, "test": chosen}
     return Listing(
         class_names=listing.class_names,
-        files=listing.files | {part: tuple(files[i] for i in rows) for part, rows in split.items()},
-        targets=listing.targets | {part: tuple(targets[i] for i in rows) for part, rows in split.items()},
+        files=listing.files | {part: tuple(files[i] for i in chosen) for part, chosen in split.items()},
+        targets=listing.targets | {part: tuple(targets[i] for i in chosen) for part, chosen in split.items()},
         faults=listing.faults,
     )

@@ -76,8 +76,8 @@ class ImageFolder(Classification):
         listing, images, pixels = self._decoded(data_dir)
         counts = [len(files) for files in listing.files.values()]
         parts: dict[str, Split] = {
-            part: (rows, torch.tensor(listing.targets[part], dtype=torch.int64))
-            for part, rows in zip(listing.files, torch.split(pixels, counts), strict=True)
+            part: (images, torch.tensor(listing.targets[part], dtype=torch.int64))
+            for part, images in zip(listing.files, torch.split(pixels, counts), strict=True)
         }
         middle = (MIDDLE,) * images.channels
         return patch_data(

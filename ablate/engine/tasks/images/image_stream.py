@@ -84,11 +84,11 @@ class ImageStream:
         Worker processes live until the iterator is exhausted or closed. Raises TrialError too, if one dies.
         """
         keys = keys if self.augment else None
-        rows = distinct(index, keys)
-        replicates, samples = len(rows), rows.shape[1]
+        own = distinct(index, keys)
+        replicates, samples = len(own), own.shape[1]
         tokens, features = self.shape[1:]
         each = max(1, PIECE_BYTES // (tokens * features))
-        plan = [rows[:, start : start + batch] for start in range(0, samples, batch)]
+        plan = [own[:, start : start + batch] for start in range(0, samples, batch)]
         workers = 0 if multiprocessing.current_process().daemon else self.workers  # a daemon may have no children
         pieces = _read(self._pictures(), _pieces(plan, keys, each), workers)
         with contextlib.closing(pieces):
@@ -157,7 +157,7 @@ def default_workers() -> int:
 
 
 def distinct(index: Tensor, keys: Sequence[int] | None) -> Tensor:
-    """Return `index`, or only its first row if all rows are equal."""
+    """Return `index`, or only its first replicate's if all are equal."""
     return index[:1] if keys is None and bool((index == index[:1]).all()) else index
 
 

@@ -95,9 +95,9 @@ class AnomalySets:
 
     def batches(self, index: Tensor, batch: int, keys: Sequence[int] | None) -> Iterator[Tensor]:
         """Yield the sets `index` [R, n] in batches of `batch`, [R, b, 10, F] as stored; `keys` as for `images`."""
-        rows = distinct(index, keys)
+        own = distinct(index, keys)
         for start in range(0, index.shape[1], batch):
-            images = self.images(rows[:, start : start + batch], keys)
+            images = self.images(own[:, start : start + batch], keys)
             features = self.features.index_select(0, images.flatten()).view(*images.shape, -1)
             yield features.expand(len(index), -1, -1, -1)
 

@@ -162,7 +162,7 @@ class Translation(TokenPrediction):
 
     def _texts(self, ids: Tensor, data_dir: Path | None) -> list[list[str]]:
         vocabulary = self._corpus(data_dir, self.target).vocabulary
-        return [[vocabulary.decode(row) for row in rows] for rows in ids.tolist()]
+        return [[vocabulary.decode(text) for text in texts] for texts in ids.tolist()]
 
     def _lines_of(self, inputs: Tensor, folder: Path, part: str) -> list[str]:
         """Return the target lines of the sentences `inputs`, which under `protocol: paper` are of the test part."""

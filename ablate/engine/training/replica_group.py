@@ -1,4 +1,4 @@
-"""The row engine: R replicates of one architecture as rows of one flat buffer, trained in lockstep."""
+"""R replicates of one architecture, trained in lockstep in one flat buffer."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from ablate.engine.models.layers import Dropout
-from ablate.engine.training.optim import RowSettings, StepFactors, apply_update, clip_rows
+from ablate.engine.training.optim import ReplicaSettings, StepFactors, apply_update, clip_gradients
 from ablate.engine.training.samples import ModelInput
-from ablate.engine.training.state import Layout, RowState, lay_out
+from ablate.engine.training.state import Layout, ReplicaState, lay_out
 from ablate.engine.training.train_config import TrainConfig
 
 Loss = Callable[[Tensor, Tensor, float | Tensor], Tensor]
@@ -20,14 +20,14 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.
 
 
 class ReplicaGroup:
-    """R replicates as rows: weights, gradients and moments are [R, P], settings [R, 1].
+    """R replicates: weights, gradients and moments are [R, P], settings [R, 1].
 
-    `initial`, `configs` and `schedules` hold, for each row, its parameters by name, its TrainConfig and its factors of
-    the learning rate per step. Optimizer and precision are equal in all rows. The module is one of the family: the
-    group takes ownership of it, and it holds every parameter as [R, ...] from then on. A row's loss is the mean over
-    its targets that are not `pad`.
-    A row is frozen if its loss or gradient is not finite, or the 2-norm of its gradient overflows: `alive` becomes
-    False and its weights no longer change. Other rows are not affected.
+    `initial`, `configs` and `schedules` hold each replicate's parameters by name, TrainConfig and factors of its rate
+    per step. Optimizer and precision are equal in all. The module is one of the family: the group takes
+    ownership of it, and it holds every parameter as [R, ...] from then on. A replicate's loss is the mean over its
+    targets that are not `pad`.
+    A replicate is frozen if its loss or gradient is not finite, or the gradient's 2-norm overflows: `alive` becomes
+    False and its weights no longer change. Others are not affected.
     """
 
     apply_update = staticmethod(apply_update)  # or a compiled one
@@ -54,40 +54,40 @@ class ReplicaGroup:
             dtype=self.dtype,
             device=self.device,
         )
-        self.take(self.layout.start(initial), RowSettings.of(configs, schedules))
+        self.take(self.layout.start(initial), ReplicaSettings.of(configs, schedules))
 
-    def take(self, state: RowState, settings: RowSettings) -> None:
-        """Replace the rows by those of `state`, which has the group's layout; each step changes `state` in place."""
+    def take(self, state: ReplicaState, settings: ReplicaSettings) -> None:
+        """Replace all replicates by those of `state`, which has the group's layout; each step changes it in place."""
         self.state, self.settings = state, settings.to(self.device)
         self.factors = StepFactors(self.layout.optimizer, self.settings, self.dtype)
-        rows, columns = state.rows, self.layout.columns
+        replicates, columns = state.replicates, self.layout.columns
         self.clips = bool(torch.isfinite(settings.clip_norm).any())
         smooths = bool(settings.label_smoothing.any())
         self.smoothing: float | Tensor = self.settings.label_smoothing.to(self.dtype) if smooths else 0.0
-        self.grads, self.work = self.layout.zeros(rows, columns), self.layout.zeros(rows, columns)
-        self.pads = {place.name: self.layout.zeros(rows, place.pad) for place in self.layout.places if place.pad}
+        self.grads, self.work = self.layout.zeros(replicates, columns), self.layout.zeros(replicates, columns)
+        self.pads = {place.name: self.layout.zeros(replicates, place.pad) for place in self.layout.places if place.pad}
         self.leaves = {place.name: nn.Parameter(place.of(state.weights)) for place in self.layout.places}
         _install(self.module, self.leaves)
 
     @property
-    def rows(self) -> int:
-        """The number of rows R."""
-        return self.state.rows
+    def replicates(self) -> int:
+        """The number of replicates R."""
+        return self.state.replicates
 
     @property
     def alive(self) -> Tensor:
-        """Which rows are not frozen, bool [R]."""
+        """Which replicates are not frozen, bool [R]."""
         return self.state.alive[:, 0]
 
     def forward(self, x: ModelInput) -> Tensor:
-        """Return the scores, [R, B, M] for instance, of x [R, B, ...] or of a pair; every row uses its own weights."""
+        """Return the scores, [R, B, M] for instance, of x [R, B, ...] or of a pair, by each replicate's weights."""
         with self._autocast():
             scores: Tensor = self.module(x)
         return scores.to(self.dtype)
 
-    def forward_of(self, rows: Sequence[int]) -> Callable[[ModelInput], Tensor]:
-        """Return `forward` for some rows, by number; their weights are copied."""
-        index = torch.tensor(rows, device=self.device)
+    def forward_of(self, replicates: Sequence[int]) -> Callable[[ModelInput], Tensor]:
+        """Return `forward` for some replicates, by number; their weights are copied."""
+        index = torch.tensor(replicates, device=self.device)
         values = {name: value.detach().index_select(0, index) for name, value in self.leaves.items()}
 
         def forward(x: ModelInput) -> Tensor:
@@ -99,14 +99,14 @@ class ReplicaGroup:
 
     @torch.no_grad()
     def greedy(self, source_rbs: Tensor, *, start: int, end: int, steps: int) -> Tensor:
-        """Return the ids that every row generates for source ids [R, B, S], at most `steps` ids: int64 [R, B, T]."""
+        """Return what each replicate generates for source ids [R, B, S], at most `steps` ids: int64 [R, B, T]."""
         self.module.eval()
         with self._autocast():
             written: Tensor = self.module.greedy(source_rbs, start=start, end=end, steps=steps)  # type: ignore[operator]
         return written
 
     def give_generators(self, generators: list[torch.Generator]) -> None:
-        """Set each row's generator of dropout."""
+        """Set each replicate's generator of dropout."""
         self.generators = generators
         for part in self.module.modules():
             if isinstance(part, Dropout):
@@ -128,7 +128,7 @@ class ReplicaGroup:
         return torch.autocast(self.device.type, dtype=torch.bfloat16)
 
     def step(self, x: ModelInput, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Make one optimiser step in every live row; return scores and mean losses [R] from before the step."""
+        """Make one optimiser step in every live replicate; return scores and mean losses [R] from before the step."""
         scores = self.forward(x)
         losses = self._mean(self.loss(scores, targets, self.smoothing), targets)
         grads = torch.autograd.grad(losses.sum(), list(self.leaves.values()), materialize_grads=True)
@@ -136,35 +136,35 @@ class ReplicaGroup:
         return scores.detach(), losses.detach()
 
     def _mean(self, losses: Tensor, targets: Tensor) -> Tensor:
-        """Return each row's mean [R] of `losses` [R, B, ...], which are 0 at padding."""
+        """Return each replicate's mean [R] of `losses` [R, B, ...], which are 0 at padding."""
         if self.pad is None:
             return losses.flatten(1).mean(-1)
-        # a batch of padding alone has no loss and must not freeze the row
+        # a batch of padding alone has no loss and must not freeze the replicate
         return losses.flatten(1).sum(-1) / (targets != self.pad).flatten(1).sum(-1).clamp(min=1)
 
     @torch.no_grad()
     def update(self, grads: Sequence[Tensor], losses: Tensor) -> None:
-        """Gather `grads` into [R, P], freeze rows that are not finite, clip and apply the optimiser's rule."""
+        """Gather `grads` into [R, P], freeze replicates that are not finite, clip and apply the optimiser's rule."""
         torch.cat(list(self._columns(grads)), dim=1, out=self.grads)
         norm = torch.linalg.vector_norm(self.grads, dim=1, keepdim=True)
         self.state.alive.logical_and_(torch.isfinite(losses)[:, None] & torch.isfinite(norm))
         if self.clips:
-            clip_rows(self.grads, norm, self.settings.clip_norm)
+            clip_gradients(self.grads, norm, self.settings.clip_norm)
         self.apply_update(self.layout.optimizer, self.state, self.grads, self.factors, work=self.work)
 
     def _columns(self, grads: Sequence[Tensor]) -> Iterator[Tensor]:
         for place, grad in zip(self.layout.places, grads, strict=True):
-            yield grad.reshape(self.rows, -1)
+            yield grad.reshape(self.replicates, -1)
             if place.pad:
                 yield self.pads[place.name]
 
     def learning_rates(self) -> Tensor:
-        """Return the learning rate of every row's last step, float64 [R]."""
+        """Return the learning rate of every replicate's last step, float64 [R]."""
         return self.settings.rate((self.state.step - 1).clamp(min=0))[:, 0]
 
 
 def _install(module: nn.Module, values: Mapping[str, nn.Parameter]) -> None:
-    """Replace a module's parameters permanently by rows, as functional_call would at every call."""
+    """Replace a module's parameters permanently by `values`, as functional_call would at every call."""
     names = {id(parameter): name for name, parameter in module.named_parameters()}
     for path, parameter in list(module.named_parameters(remove_duplicate=False)):
         owner, _, name = path.rpartition(".")

@@ -1,4 +1,4 @@
-"""Rows against torch.optim run one replica at a time, and rows against themselves in other company."""
+"""Replicates against torch.optim run one at a time, and against themselves in other company."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def model(**changes: object) -> ModelConfig:
     return ModelConfig.model_validate({"width": 8, "depth": 2, "mlp": 12, "pool": "cls"} | changes)
 
 
-def batches(rows: int, dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
+def batches(replicates: int, dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
     generator = torch.Generator().manual_seed(5)
     drawn = []
     for _ in range(STEPS):
-        x = torch.randn(rows, BATCH, SHAPE.tokens, SHAPE.features, generator=generator, dtype=torch.float64)
-        drawn.append((x.to(dtype), torch.randint(SHAPE.outputs, (rows, BATCH), generator=generator)))
+        x = torch.randn(replicates, BATCH, SHAPE.tokens, SHAPE.features, generator=generator, dtype=torch.float64)
+        drawn.append((x.to(dtype), torch.randint(SHAPE.outputs, (replicates, BATCH), generator=generator)))
     return drawn
 
 
@@ -37,7 +37,7 @@ def weights(config: ModelConfig, seed: int) -> dict[str, Tensor]:
     return initial_parameters(config, SHAPE, study_seed=1, dataset="d", seed=seed)
 
 
-def train_rows(
+def train_together(
     config: ModelConfig, trains: Sequence[TrainConfig], *, seeds: Sequence[int], data: list[tuple[Tensor, Tensor]]
 ) -> tuple[ReplicaGroup, Tensor]:
     schedules = [multipliers(t.schedule, epochs=1, steps_per_epoch=STEPS) for t in trains]
@@ -107,7 +107,7 @@ def test_losses_are_those_of_separate_torch_optim_runs(
     architecture: dict[str, object], training: dict[str, object]
 ) -> None:
     config, trains, data = model(**architecture), four(**training), batches(4, torch.float64)
-    group, losses = train_rows(config, trains, seeds=(0, 1, 2, 3), data=data)
+    group, losses = train_together(config, trains, seeds=(0, 1, 2, 3), data=data)
     alone = [train_alone(config, train, seed=r, data=[(x[r], y[r]) for x, y in data]) for r, train in enumerate(trains)]
     torch.testing.assert_close(losses, torch.stack(alone, dim=1), rtol=0, atol=PLAIN_LOOP)
     assert (losses[-1] != losses[0]).all()
@@ -115,25 +115,25 @@ def test_losses_are_those_of_separate_torch_optim_runs(
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adam", "sgd"])
-@pytest.mark.parametrize("slots", [(2,), (2, 0), (11, 1, 2), tuple(reversed(range(16)))], ids=str)
-def test_a_replica_is_bitwise_the_same_in_any_company(slots: tuple[int, ...], optimizer: str) -> None:
+@pytest.mark.parametrize("places", [(2,), (2, 0), (11, 1, 2), tuple(reversed(range(16)))], ids=str)
+def test_a_replica_is_bitwise_the_same_in_any_company(places: tuple[int, ...], optimizer: str) -> None:
     config = model(width=20, mlp=24, heads=2, similarity="shared")
     trains = 4 * four(precision="float32", optimizer=optimizer, clip_norm=0.5, label_smoothing=0.1)
     data = batches(16, torch.float32)
-    group, losses = train_rows(config, trains, seeds=range(16), data=data)
-    chosen = [(x[list(slots)], y[list(slots)]) for x, y in data]
-    other, in_company = train_rows(config, [trains[s] for s in slots], seeds=slots, data=chosen)
-    assert torch.equal(in_company, losses[:, list(slots)])
-    assert torch.equal(other.state.weights, group.state.weights[list(slots)])
+    group, losses = train_together(config, trains, seeds=range(16), data=data)
+    chosen = [(x[list(places)], y[list(places)]) for x, y in data]
+    other, in_company = train_together(config, [trains[s] for s in places], seeds=places, data=chosen)
+    assert torch.equal(in_company, losses[:, list(places)])
+    assert torch.equal(other.state.weights, group.state.weights[list(places)])
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adam", "sgd"])
 def test_a_diverged_row_is_frozen_and_leaves_the_others_bitwise_alone(optimizer: str) -> None:
     trains = four(precision="float32", optimizer=optimizer)
     data = batches(4, torch.float32)
-    healthy, expected = train_rows(model(), trains, seeds=(0, 1, 2, 3), data=data)
+    healthy, expected = train_together(model(), trains, seeds=(0, 1, 2, 3), data=data)
     wild = [t.model_copy(update={"learning_rate": 1e30}) if r == 1 else t for r, t in enumerate(trains)]
-    group, losses = train_rows(model(), wild, seeds=(0, 1, 2, 3), data=data)
+    group, losses = train_together(model(), wild, seeds=(0, 1, 2, 3), data=data)
     others = [0, 2, 3]
     assert group.alive.tolist() == [True, False, True, True]
     assert torch.equal(losses[:, others], expected[:, others])

@@ -11,8 +11,8 @@ import scipy
 from numpy.typing import NDArray
 
 from ablate.results.front.answer import unselected_best
+from ablate.results.statistics.crossed import Spread, difference_interval, sample_interval, spread, widened
 from ablate.results.statistics.intervals import Interval, metric_interval, t_interval
-from ablate.results.statistics.samples import Spread, difference_interval, sample_interval, spread, widened
 from ablate.results.trials.sample_tables import SAMPLES, SAMPLES_TYPE, spread_of
 from ablate.results.trials.study_warnings import few_errors, heavy_tail
 
