@@ -16,6 +16,7 @@ from ablate.studies.locations import Locations
 
 if TYPE_CHECKING:
     from ablate.studies.pick import Pick, Reading
+    from ablate.study import Study
 
 pick_app = typer.Typer()
 
@@ -94,7 +95,7 @@ def pick_network(
     if as_json:
         print_json([as_values(each) for each in picks])
     else:
-        _print(picks, again, study)
+        _print(found.study, picks, again)
     if len(chosen) < len(picks):
         sys.exit(1)
 
@@ -110,7 +111,7 @@ def _print_curve(found: list[Reading], *, as_json: bool) -> None:
         sys.exit(1)
 
 
-def _print(picks: list[Pick], again: Path | None, study: str) -> None:
+def _print(study: Study, picks: list[Pick], again: Path | None) -> None:
     """Print settings as YAML, one document for each data set; what else is known of a network are comments."""
     from ablate.results.front.picking import NoChoice, choice_lines, missed_line
     from ablate.studies.pick import settings_text
@@ -118,14 +119,14 @@ def _print(picks: list[Pick], again: Path | None, study: str) -> None:
     for each in picks:
         choice = each.choice
         if isinstance(choice, NoChoice):
-            errors.say(missed_line(choice), style="red")
+            errors.say(missed_line(study, choice), style="red")
             continue
         assert each.config is not None
         if each is not picks[0]:
             console.say("---")
-        file = str(again or f"{study}-{choice.dataset}.yaml")
+        file = str(again or f"{study.name}-{choice.dataset}.yaml")
         search = shlex.join(["ablate", "search", file])
         train = search if again is not None else f"add --study {shlex.quote(file)}, then {search}"
-        for line in [*choice_lines(choice), f"To train it: {train}"]:
+        for line in [*choice_lines(study, choice), f"To train it: {train}"]:
             console.say(f"# {line}")
         console.say(settings_text(each.config, ".yaml").rstrip())

@@ -88,7 +88,7 @@ def read_bounds(least: Sequence[str], most: Sequence[str]) -> list[Bound]:
 def choice_text(study: Study) -> str:
     """Return what to type to pick one network of a front, or an empty text where one objective picks it."""
     words = [f"--{'min' if is_maximized(o) else 'max'} {o.metric}=NUMBER" for o in study.objectives]
-    return f"say what the network must keep: {' or '.join(words)}" if len(words) > 1 else ""
+    return f"say what the {study.noun} must keep: {' or '.join(words)}" if len(words) > 1 else ""
 
 
 def pick(found: Stored, asked: Sequence[Bound], dataset: str | None) -> list[Pick]:
@@ -131,9 +131,11 @@ def study_text(found: Stored, config: TrialConfig) -> str:
     data |= config.settings.model_dump(mode="json")
     data |= {"study": _name(key.study, label, number), "sampler": {"name": "random"}, "scheduler": {"name": "none"}}
     data |= {"replicates": 1, "budget": {"trials": 1}, "confirm": None}
-    head = f"# Trains the network of search trial {number} of study {key.study} on {label}, with every setting fixed.\n"
+    of = f"the {found.study.noun} of search trial {number} of study {key.study}"
+    on = f" on {label}" if len(found.study.labels) > 1 else ""
+    head = f"# Trains {of}{on}, with every setting fixed.\n"
     text = head + write_yaml(data)
-    parse_study(text, "the picked network")
+    parse_study(text, f"the picked {found.study.noun}")
     return text
 
 
@@ -222,10 +224,10 @@ def readings(found: Stored, asked: str, value: float, dataset: str | None) -> li
     if dataset is not None and dataset not in study.labels:
         raise RequestError(f"study {study.name!r} has no data set {dataset!r}. {did_you_mean(dataset, study.labels)}")
     fits = search_fits(found.results) if study.compare is None else comparison_fits(found.results)
-    return [_read(fit, asked, value) for label, fit in fits.items() if dataset in (None, label)]
+    return [_read(study, fit, asked, value) for label, fit in fits.items() if dataset in (None, label)]
 
 
-def _read(fit: Fit, asked: str, value: float) -> Reading:
+def _read(study: Study, fit: Fit, asked: str, value: float) -> Reading:
     if asked != fit.size and on_validation(asked) != on_validation(fit.metric):
         known = f"the curve is of {fit.metric} against {fit.size}. {did_you_mean(asked, [fit.metric, fit.size])}"
         raise RequestError(f"--at {asked}: {known}")
@@ -245,4 +247,5 @@ def _read(fit: Fit, asked: str, value: float) -> Reading:
     values = {"dataset": fit.dataset, "asked": asked, "value": value, "metric": fit.metric if at_size else fit.size}
     values |= dict(zip(("estimate", "low", "high"), shown, strict=True))
     values |= {"networks": len(fit.networks), "over": [*fit.over], "reason": reason}
-    return Reading(sentence=reading_sentence(fit, at_size, value, answer), values=values, is_known=answer is not None)
+    sentence = study.said_of(fit.dataset, reading_sentence(fit, at_size, value, answer))
+    return Reading(sentence=sentence, values=values, is_known=answer is not None)

@@ -25,6 +25,7 @@ from ablate.studies.homes import command_to_continue
 from ablate.studies.locations import Locations
 from ablate.studies.stored import Stored, cover_datasets, known_names, read_study
 from ablate.study import MOST_TRIALS, Study
+from ablate.study.keys import OWN_DATA
 from ablate.tuning.recorded import RecordedSearch, has_room, hours_spent, is_finished, is_over, recorded_searches
 from ablate.tuning.state.planned import planned_trials, tuning_trials
 
@@ -85,8 +86,10 @@ def results_as_values(found: Stored) -> dict[str, Any]:
     mine = {name: None if each.yours is None else each.yours.values() for name, each in known.items()}
     ends = {name: range_ends(each.results.study, each.listed, name).values() for name, each in known.items()}
     fits = fits_table(search_fits(found.results).values()).to_dicts()
-    return {"front": rows, "best": best, "answer": answers, "withheld": reasons, "yours": mine, "range_ends": ends,
-            "fit": fits}  # fmt: skip
+    cases = {name: each.answer and each.answer.case for name, each in known.items()}
+    named = {name: each.answer and each.answer.named for name, each in known.items()}
+    return {"front": rows, "best": best, "answer": answers, "case": cases, "named": named, "withheld": reasons,
+            "yours": mine, "range_ends": ends, "fit": fits}  # fmt: skip
 
 
 def overview(locations: Locations) -> list[Mapping[str, Any]]:
@@ -141,7 +144,7 @@ def wait_for(name: str, locations: Locations, trials: int | None) -> Waiting:
 def state_lines(status: Mapping[str, Any], study: Study) -> list[str]:
     """Return lines on whether `study` is finished, running or interrupted, its budget left, and users' requests."""
     words = STAGES if study.compare is None else STAGES_OF_A_COMPARISON
-    stages = ", ".join(f"{name}: {words[stage]}" for name, stage in status["stage"].items())
+    stages = ", ".join(study.said_of(name, words[stage]) for name, stage in status["stage"].items())
     driver = status["driver"]
     if driver is not None:
         renewed = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(driver["renewed"]))
@@ -157,9 +160,9 @@ def state_lines(status: Mapping[str, Any], study: Study) -> list[str]:
     all_of = f"ablate status {status['study']} --json"
     pending = [f"Pending: {each['asked']}" for each in status["requests"]["pending"]]
     refused = [f"Not done: {each['asked']}: {each['reason']}" for each in status["requests"]["refused"]]
-    early = [f"{name}: {text}." for name, text in status["ended_early"].items()]
+    early = [study.said_of(name, f"{text}.") for name, text in status["ended_early"].items()]
     waiting = at_most(refused, MOST_LINES, all_of) + at_most(pending, MOST_LINES, all_of)
-    return [state, _budget_text(status["budget"]), *early, *waiting]
+    return [state, _budget_text(status["budget"], study), *early, *waiting]
 
 
 def failure_lines(status: Mapping[str, Any]) -> list[str]:
@@ -246,11 +249,14 @@ def _budget(found: Stored, here: Mapping[str, RecordedSearch]) -> dict[str, Any]
     return {"trials": trials, **more, "wall_clock": clock, "gpu_hours": hours}
 
 
-def _budget_text(budget: Mapping[str, Any]) -> str:
-    limited = {name: one for name, one in budget["trials"].items() if one["planned"] is not None}
-    parts = [f"{name} {one['left']:,} of {one['planned']:,} trials" for name, one in limited.items()]
-    for name, one in (budget["tuning_trials"] or {}).items():
-        parts.append(f"{name} {one['left']:,} of {one['planned']:,} tuning trials")
+def _budget_text(budget: Mapping[str, Any], study: Study) -> str:
+    counts = {"trials": budget["trials"], "tuning trials": budget["tuning_trials"] or {}}
+    parts = [
+        f"{'' if study.labels == (OWN_DATA,) else f'{name} '}{one['left']:,} of {one['planned']:,} {what}"
+        for what, by_name in counts.items()
+        for name, one in by_name.items()
+        if one["planned"] is not None
+    ]
     if (clock := budget["wall_clock"]) is not None:
         left, limit = (timedelta(seconds=round(clock[name])) for name in ("left", "seconds"))
         parts.append(f"{left} of {limit} hours")

@@ -37,7 +37,7 @@ def comparison_warnings(results: Results) -> list[StudyWarning]:
         *_few_seeds(study),
         *_coarse(results),
         *_samples(results),
-        *_equal_rows(runs),
+        *_equal_rows(study, runs),
         *_equal_seeds(results, runs),
         *_placebo(results),
         *tuning_warnings(results),
@@ -138,7 +138,7 @@ def _samples(results: Results) -> Iterator[StudyWarning]:
     yield from heavy_tail((metric, spread.tail) for metric, spread in pairs if spread is not None)
 
 
-def _equal_rows(runs: Runs) -> Iterator[StudyWarning]:
+def _equal_rows(study: Study, runs: Runs) -> Iterator[StudyWarning]:
     """Warn of variants whose complete trials have equal numbers: they are one network under several names."""
     names = list(filter(is_of_training, runs.last.columns))
     if all(map(is_share, names)):
@@ -152,7 +152,7 @@ def _equal_rows(runs: Runs) -> Iterator[StudyWarning]:
     for variants in same.values():
         if len(variants) > 1:
             listed = f"{', '.join(sorted(variants)[:-1])} and {max(variants)}"
-            text = f"{listed} have equal numbers in every seed: they are one network under {len(variants)} names."
+            text = f"{listed} have equal numbers in every seed: they are one {study.noun} under {len(variants)} names."
             yield StudyWarning(code="equal-rows", text=text)
 
 

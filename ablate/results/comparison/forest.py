@@ -71,7 +71,7 @@ def _panel(study: Study, rows: pl.DataFrame, seeds: Seeds) -> Figure:
     chart = alt.layer(*_layers(points, ticks, None if margin is None else rounded(factor * margin), unit))
     return Figure(
         stem=f"difference-{safe_stem(metric)}-{safe_stem(column)}-{[*columns(study)].index(column)}",
-        title=printable(column),
+        title=printable(column) if len(columns(study)) > 1 else "",
         caption=f"Difference in {spell_metric(metric)} of each variant from the baseline on {printable(column)}.",
         spec=finished(chart, height=ROW_HEIGHT * len(points)),
     )

@@ -58,4 +58,4 @@ def ended_early_lines(results: Results) -> list[str]:
     """Return `ended_early_text` of each data set for which there is one, as a sentence."""
     counts = {name: results.on(name).trials.filter(stage="search").height for name in results.study.labels}
     texts = {name: ended_early_text(results, name, begun) for name, begun in counts.items()}
-    return [f"{name}: {text}." for name, text in texts.items() if text]
+    return [results.study.said_of(name, f"{text}.") for name, text in texts.items() if text]

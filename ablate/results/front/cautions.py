@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ablate.base.plain_text import at_most
 from ablate.core.objectives import is_maximized, is_share, quality_objective
-from ablate.results.front.confirmation import failed_text, open_text
+from ablate.results.front.confirmation import failed_text
 from ablate.results.front.findings import Findings
 from ablate.results.front.front import confirmed, metric_at
 from ablate.results.front.range_ends import range_ends
@@ -35,14 +35,14 @@ def cautions(found: Findings) -> Iterator[StudyWarning]:
         text = "Validation used the test split: every number here was chosen on the split that it is measured on"
         yield StudyWarning(code="paper-protocol", text=text)
     if known.is_open and front.height:
-        yield StudyWarning(code="provisional", text=f"This front is provisional: {open_text(known)}")
+        yield StudyWarning(code="provisional", text="These numbers are provisional")
     elif front.height and front["stage"][0] != "confirm":
         yield StudyWarning(code="unconfirmed", text=_unconfirmed(study))
     if failed := failed_text(study, found.listed):
         yield StudyWarning(code="failed-confirmations", text=failed)
     seeds = [row["replicates"] for row in front.iter_rows(named=True) if row["stage"] == "confirm"]
     if seeds and min(seeds) < FEW_SEEDS:
-        yield StudyWarning(code="few-seeds", text=_few_seeds(min(seeds)))
+        yield StudyWarning(code="few-seeds", text=_few_seeds(study, min(seeds)))
     alike = alike_over_seeds(counted_rows(found.pooled.reports), "trial")
     if same := [network(study, row) for row in front.iter_rows(named=True) if row["trial"] in alike]:
         yield equal_seeds("; ".join(at_most(same, MOST_NAMED)))
@@ -76,11 +76,12 @@ def _unconfirmed(study: Study) -> str:
     return f"{text}. To train the best on fresh seeds, add {how} and type --extend"
 
 
-def _few_seeds(seeds: int) -> str:
+def _few_seeds(study: Study, seeds: int) -> str:
+    noun = study.noun
     if seeds < 2:
-        return "One confirmation seed per network: nothing is known about how much the seed matters"
+        return f"One confirmation seed per {noun}: nothing is known about how much the seed matters"
     size = f"{smallest_effect(seeds):.1f} standard deviations"
-    return f"{seeds} confirmation seeds per network: a pair of networks must differ by {size} to be told apart reliably"
+    return f"{seeds} confirmation seeds per {noun}: a pair of {noun}s must differ by {size} to be told apart reliably"
 
 
 def splits_text(found: Findings) -> str:
@@ -117,5 +118,5 @@ def shrinkage_text(found: Findings) -> str:
     said = f"{size[1:]}{unit} {word} than" if size[0] == "+" else "as good as"
     return (
         f"The search's numbers were {said} the confirmed ones, on average over all {both.height} "
-        f"confirmed network{'s' * (both.height != 1)}."
+        f"confirmed {study.noun}{'s' * (both.height != 1)}."
     )

@@ -48,31 +48,30 @@ def open_text(found: Confirmations) -> str:
 def withheld_text(study: Study, found: Confirmations) -> str:
     """Return why there is no answer yet, or an empty text if there may be one."""
     if found.is_open:
-        return f"There is no answer yet: {open_text(found)}. The table below is provisional."
+        return f"There is no answer yet: {open_text(found)}."
     if study.confirm is not None and not found.frozen:
         return "There is no answer yet: the front is frozen and confirmed once the search is over."
     return ""
 
 
 def confirmation_text(results: Results, dataset: str) -> str:
-    """Return in words whether a data set's numbers are confirmed, and on which split they were measured."""
-    found, trials = confirmations(results, dataset), results.pooled.trials
+    """Return in words what a data set's numbers are of: the split, and how many trials."""
+    study, trials = results.study, results.pooled.trials
     split = "test" if front_stage(trials, dataset) == "confirm" else "validation"
-    if found.is_open:
-        return f"provisional: {open_text(found)}; the numbers are of the {split} split"
+    if confirmations(results, dataset).is_open:
+        return f"the numbers are of the {split} split"
     if split == "test":
-        count = _find_confirmed(trials, dataset)
-        networks = counted(count, "network")
-        if results.study.protocol == "paper":
-            return f"{networks} retrained on fresh seeds, not confirmed: chosen on the same test split"
-        return f"{networks} confirmed on fresh seeds, test split"
+        some = counted(_find_confirmed(trials, dataset), study.noun)
+        if study.protocol == "paper":
+            return f"{some} retrained on fresh seeds, not confirmed: chosen on the same test split"
+        return f"{some} confirmed on fresh seeds, test split"
     complete = trials.filter((pl.col("dataset") == dataset) & (pl.col("state") == "COMPLETE")).height
-    return f"unconfirmed: validation numbers of {counted(complete, 'search trial')}"
+    return f"validation numbers of {counted(complete, 'search trial')}"
 
 
-def on_front_text(trials: pl.DataFrame, dataset: str, on_front: int) -> str:
-    """Return `; 7 of them are on the front`, or an empty text if every confirmed network is on it."""
-    if on_front >= _find_confirmed(trials, dataset):
+def on_front_text(study: Study, trials: pl.DataFrame, dataset: str, on_front: int) -> str:
+    """Return `; 7 of them are on the front`, or an empty text if all are, or there is none."""
+    if len(study.objectives) == 1 or on_front >= _find_confirmed(trials, dataset):
         return ""
     return f"; {on_front} of them {'is' if on_front == 1 else 'are'} on the front"
 

@@ -35,14 +35,14 @@ SENTENCES = {
     "{floor_high}). Up to {middle} {times} the {size} is × {first}, above it × {second}.",
     "open": "Whether it flattens towards a floor is open.",
     "steeper": "Warning: it falls faster at the large end; no power law does. Do not extrapolate.",
-    "scatter": "{beyond}networks lie {scatter} of the error off it (at most {most}).",
+    "scatter": "{beyond}{noun}s lie {scatter} of the error off it (at most {most}).",
     "two": "{a} and {b}, {low} to {high} {size}: their exponents differ by {difference} ({from_} to {to}), p = {p}.",
     "left": "{pairs} of data sets more differ less surely.",
     "apart": "Not compared, with less than half a decade of sizes in common: {pairs} of data sets.",
-    "at": "{dataset}: a network with {asked} {size} has {found} {quality} ({interval}{basis}).",
-    "for": "{dataset}: {asked} {quality} needs {found} {size} on average ({interval}{basis}).",
-    "beyond": "{dataset}: {asked} is beyond the curve, which says something about {low} to {high} {size}.",
-    "none": "{dataset}: no curve of error against size: {reason}.",
+    "at": "a {noun} with {asked} {size} has {found} {quality} ({interval}{basis}).",
+    "for": "{asked} {quality} needs {found} {size} on average ({interval}{basis}).",
+    "beyond": "{asked} is beyond the curve, which says something about {low} to {high} {size}.",
+    "none": "no curve of error against size: {reason}.",
 }
 ERRORS = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0)  # round ones, times powers of ten
 MOST_ERRORS, MOST_PAIRS = 8, 10
@@ -139,13 +139,14 @@ def basis_text(fit: Fit) -> str:
     split = "test" if fit.metric.startswith("test_") else "validation"
     over = f"other {' and '.join(fit.over)}" if "samples" in fit.over else f"these {split} samples"
     chosen = " of the front, chosen by these numbers" if fit.chosen else ""
-    return f"{counted(len(fit.networks), 'network')}{chosen}, {seeds} seed{'s' * (seeds != '1')}, {over}"
+    return f"{counted(len(fit.networks), fit.noun)}{chosen}, {seeds} seed{'s' * (seeds != '1')}, {over}"
 
 
 def _names(fit: Fit) -> dict[str, str]:
     quality = spell_metric(fit.metric)
     return {
         "dataset": fit.dataset,
+        "noun": fit.noun,
         "size": spell_metric(fit.size),
         "quality": quality,
         "error": "error" if is_share(fit.metric) else quality,

@@ -13,7 +13,6 @@ import polars as pl
 
 from ablate.base.plain_text import counted
 from ablate.core.objectives import is_maximized, is_share, is_size, quality_objective
-from ablate.results.front.confirmation import open_text
 from ablate.results.front.findings import Findings
 from ablate.results.front.fitted import Fit
 from ablate.results.front.front import confirmed, metric_at
@@ -74,7 +73,7 @@ def front_figure(found: Findings) -> Figure | None:
     title = name.replace("_", " ") + (" in %" if is_share(name) else "")
     y = alt.Y("quality:Q", title=title, scale=alt.Scale(domain=[low, high], nice=False, zero=False))
     color, shape = by_series(alt.Color, rows, points), by_series(alt.Shape, rows, points, of=SHAPES)
-    tip = tips("network", "trial", "series", "size", "quality")
+    tip = tips("settings", "trial", "series", "size", "quality")
     faint = inline_chart(inside).mark_point(size=36, strokeWidth=1.4)
     at_edge = [{**point, "edge": low if point["quality"] < low else high} for point in outside]
     edge = inline_chart(at_edge).mark_point(shape=BELOW, size=26, filled=True, yOffset=-5)
@@ -114,7 +113,7 @@ def history_figure(found: Findings) -> Figure | None:
     title = spell_metric(objective.metric) + (" in %" if is_share(name) else "")
     y = alt.Y("quality:Q", title=title, scale=alt.Scale(domain=[low, high], nice=False, zero=False, clamp=True))
     color, shape = by_series(alt.Color, points), by_series(alt.Shape, points, of=SHAPES)
-    tip = tips("network", "trial", "series", "quality")
+    tip = tips("settings", "trial", "series", "quality")
     line = inline_chart(steps).mark_line(interpolate="step-after", strokeWidth=1.8, color="role:accent")
     dots = inline_chart(evenly(points, MOST_POINTS)).mark_point(size=36, strokeWidth=1.4)
     chart = alt.layer(
@@ -209,7 +208,7 @@ def _point(study: Study, row: Mapping[str, Any], value: float, cost: float, seri
     factor = 100 if is_share(quality_name(study)) else 1
     return {
         "trial": row["trial"],
-        "network": printable(network(study, dict(row))),
+        "settings": printable(network(study, dict(row))),
         "size": cost,
         "quality": rounded(factor * value),
         "series": series,
@@ -220,7 +219,7 @@ def _front_layers(
     study: Study, rows: list[dict[str, Any]], runs: list[dict[str, Any]], x: alt.X, y: alt.Y, color: alt.Color
 ) -> list[Any]:
     spans = [row for row in rows if row["low"] is not None]
-    tip = tips("network", "trial", "size", "quality", "low", "high", "replicates")
+    tip = tips("settings", "trial", "size", "quality", "low", "high", "replicates")
     layers = []
     if _has_steps(study):
         steps = [{**one, "next": two["size"]} for one, two in itertools.pairwise(rows)]  # no riser hides an interval
@@ -275,7 +274,7 @@ def _front_key(
     if fit is not None:
         yield "dashed", "error against size, dashed where nothing was measured"
         over = " and ".join(fit.over)
-        yield "spread", f"95% band of a network of that size{f', other {over}' if over else ''}"
+        yield "spread", f"95% band of a {fit.noun} of that size{f', other {over}' if over else ''}"
     if outside:
         yield "triangle", counted(len(outside), "trial") + " beyond the drawn range"
 
@@ -287,15 +286,11 @@ def _front_caption(found: Findings, dropped: int) -> str:
         better_end(other_objectives(study)[0].metric, study.objectives, ("left", "right")),
     )
     parts = [f"Better is {' and '.join(filter(None, ends))}."]
-    if found.provisional:
-        parts.append(f"Provisional: {open_text(found.confirmations)}.")
     if found.tested:
         parts.append(
             "Front and confirmation runs are means on the test split; search trials are single validation numbers and "
             "look better than they are."
         )
-    else:
-        parts.append("All points are search-stage validation numbers: nothing here is confirmed.")
     if dropped:
         parts.append(f"{dropped} dominated trials are left out to keep the page light (trials.csv has all).")
     return " ".join(parts)

@@ -13,6 +13,7 @@ from ablate.results.front.tables import counted_rows, seed_values
 from ablate.results.rendering.numbers import equal_seeds, quantity
 from ablate.results.statistics.intervals import Interval, natural_bounds, t_interval
 from ablate.results.trials.results import Results
+from ablate.study import Study
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,16 +95,14 @@ def _at(bound: Bound, stage: str) -> Bound:
     return replace(bound, metric=metric_at(bound.metric, stage))
 
 
-def choice_lines(choice: Choice) -> Iterator[str]:
-    """Yield the lines about the network that was picked, without its settings."""
-    row, seeds = choice.row, choice.row["replicates"]
-    n = counted(seeds, "seed")
-    if choice.stage == "confirm":
-        what = f"trial {row['trial']}, which confirms search trial {row['source']} on {n}; test split"
-        yield f"{choice.dataset}: {what}. Picked among {counted(choice.among, 'confirmed network')}."
-    else:
-        what = f"search trial {row['trial']}, {n}; validation split"
-        yield f"{choice.dataset}: {what}. Picked among {counted(choice.among, 'complete network')}."
+def choice_lines(study: Study, choice: Choice) -> Iterator[str]:
+    """Yield the lines about the trial that was picked, without its settings."""
+    row, n, is_confirmed = choice.row, counted(choice.row["replicates"], "seed"), choice.stage == "confirm"
+    trial = f"search trial {row['source' if is_confirmed else 'trial']}"
+    what = f"trial {row['trial']}, which confirms {trial} on {n}; test" if is_confirmed else f"{trial}, {n}; validation"
+    among = counted(choice.among, f"{'confirmed' if is_confirmed else 'complete'} {study.noun}")
+    yield study.said_of(choice.dataset, f"{what} split. Picked among {among}.")
+    if not is_confirmed:
         yield "Unconfirmed: it was searched by these numbers, so it looks better than it is."
     for metric, interval in choice.metrics.items():
         yield f"  {metric} {_interval(metric, interval)}"
@@ -112,14 +111,16 @@ def choice_lines(choice: Choice) -> Iterator[str]:
             yield f"  The bound on {bound.asked} is read on {bound.metric}, as the front is."
 
 
-def missed_line(choice: NoChoice) -> str:
-    """Return the line about a data set on which no network keeps the bounds."""
+def missed_line(study: Study, choice: NoChoice) -> str:
+    """Return the line about a data set on which no trial keeps the bounds."""
     if choice.row is None:
-        return f"{choice.dataset}: no network is complete and keeps the constraints of the study file."
+        none = f"no {study.noun} is complete and keeps the constraints of the study file."
+        return study.said_of(choice.dataset, none)
     missed = ", ".join(
         f"{bound.metric} {quantity(bound.metric, value)} (not {bound.text})" for bound, value in choice.missed
     )
-    return f"{choice.dataset}: no network keeps the bounds. The nearest is trial {choice.row['trial']}: {missed}."
+    nearest = f"The nearest is trial {choice.row['trial']}: {missed}."
+    return study.said_of(choice.dataset, f"no {study.noun} keeps the bounds. {nearest}")
 
 
 def _interval(metric: str, interval: Interval) -> str:

@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from ablate.base.plain_text import settings_text
-from ablate.core.objectives import SIZE_METRICS, quality_objective
+from ablate.core.objectives import SIZE_METRICS
 from ablate.results.front.answer import FEWEST
 from ablate.results.front.cautions import cautions
 from ablate.results.front.confirmation import confirmation_text, on_front_text, protocol_text
@@ -20,6 +20,7 @@ from ablate.results.front.findings import Findings
 from ablate.results.front.fitted import search_fits
 from ablate.results.front.tables import (
     MOST_ROWS,
+    declared_metrics,
     differing,
     front_table,
     model_settings,
@@ -82,14 +83,14 @@ def front_grid(found: Findings) -> Grid:
             cell=lambda row: _difference(study, row),
             short=lambda row: _difference(study, row, short=True),
         ),
-        Column(heading="P(front)", cell=lambda row: _chance(row)),
+        Column(heading="P(front)" if other_objectives(study) else "P(best)", cell=lambda row: _chance(row)),
         Column(heading="Corrected for being chosen", cell=lambda row: _corrected(found, row), wide=True),
         Column(heading="Seeds", cell=lambda row: str(row["replicates"]) if several else "", wide=True),
         *_known(study, rows),
         Column(heading="Training", cell=lambda row: settings_text(row, training), wide=True),
     ]
     return Grid(
-        caption=f"Front{found.named('of')}",
+        caption=f"{'Front' if other_objectives(study) else 'Best'}{found.named('of')}",
         frame=pl.DataFrame(_shown(rows), infer_schema_length=None),
         columns=columns,
         csv="front.csv",
@@ -109,11 +110,8 @@ def _shown(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _objectives(study: Study) -> Iterator[Column]:
     """Yield a column for each further objective, and for each metric that a constraint bounds."""
-    quality = quality_objective(study.objectives).metric
-    others = [each.metric for each in other_objectives(study)]
-    for metric in dict.fromkeys([*others, *(each.metric for each in study.constraints)]):
-        if metric != quality:
-            yield Column(heading=capital(spell_metric(metric)), cell=partial(_value, metric))
+    for metric in declared_metrics(study)[1:]:
+        yield Column(heading=capital(spell_metric(metric)), cell=partial(_value, metric))
 
 
 def _value(metric: str, row: Row) -> str:
@@ -122,7 +120,7 @@ def _value(metric: str, row: Row) -> str:
 
 def _known(study: Study, rows: list[dict[str, Any]]) -> Iterator[Column]:
     """Yield the sizes that are known and differ, beside those that are objectives or bounded."""
-    declared = {*(each.metric for each in study.objectives), *(each.metric for each in study.constraints)}
+    declared = {*declared_metrics(study)}
     for metric, (heading, text) in KNOWN.items():
         if metric not in declared and len({row.get(metric) for row in rows}) > 1:
             wide = metric != "params" or bool(declared & {*SIZE_METRICS})
@@ -174,7 +172,9 @@ def _parts(results: Results, datasets: Sequence[str]) -> Iterator[RenderableType
         for warning in cautions(found):
             yield Text(printable(f"Warning ({warning.code}): {warning.sentence}"))
         words = confirmation_text(results, found.dataset)
-        others = on_front_text(found.pooled.trials, found.dataset, found.front.height) if found.tested else ""
+        others = ""
+        if found.tested:
+            others = on_front_text(study, found.pooled.trials, found.dataset, found.front.height)
         facts = [capital(f"{words}{others}"), note_text(study, found.rows)]
         yield Text("")
         yield Text(printable(f"{'. '.join(filter(None, facts))}."))

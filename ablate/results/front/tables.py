@@ -126,6 +126,12 @@ def other_objectives(study: Study) -> list[Objective]:
     return sorted((each for each in study.objectives if each is not quality), key=lambda each: not is_size(each.metric))
 
 
+def declared_metrics(study: Study) -> list[str]:
+    """Return the metrics of a study: the quality, the other objectives, then what constraints bound."""
+    objectives = [quality_objective(study.objectives), *other_objectives(study)]
+    return list(dict.fromkeys([each.metric for each in objectives] + [each.metric for each in study.constraints]))
+
+
 def objective_value(metric: str, row: Mapping[str, Any]) -> float:
     """Return an objective's metric in a row of `front_table`, NaN if it is not known."""
     value = row.get(metric_at(metric, row["stage"]))
@@ -205,8 +211,8 @@ def network_table(results: Results, rows: pl.DataFrame) -> pl.DataFrame:
     intervals = [interval for interval, _ in measured]
     settings = [n for n in model_settings(study) + other_settings(study) if n in rows.columns]
     kept = ["dataset", "trial", "stage", "source", "variant", *settings, *SIZE_COLUMNS]
-    declared = [*(each.metric for each in study.objectives), *(each.metric for each in study.constraints)]
-    kept += [name for name in dict.fromkeys(declared) if name in rows.columns and is_size(name) and name not in kept]
+    others = declared_metrics(study)[1:]
+    kept += [name for name in others if name in rows.columns and is_size(name) and name not in kept]
     quality = [
         pl.Series("split", ["test" if stage == "confirm" else "validation" for stage in rows["stage"]], pl.String()),
         pl.Series(name, [i.mean for i in intervals], pl.Float64()),
@@ -224,7 +230,6 @@ def network_table(results: Results, rows: pl.DataFrame) -> pl.DataFrame:
         pl.Series("yours", [_is_users(results, row) for row in rows.iter_rows(named=True)], pl.Boolean()),
     ]
     table = rows.select(kept).with_columns(quality)
-    others = [o.metric for o in study.objectives if o.metric != quality_objective(study.objectives).metric]
     named = dict.fromkeys(each for metric in others for each in (metric, metric_at(metric, "confirm")))
     return table.with_columns(rows[each] for each in named if each in rows.columns and each not in table.columns)
 

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import polars as pl
 
 from ablate.base.plain_text import counted
 from ablate.core.trial import CONFIRM_SEED_BASE, PLACEBO_SEED_BASE
-from ablate.results.front.budget import ended_early_text, gpu_hours, hours_content, hours_text
+from ablate.results.front.budget import gpu_hours, hours_content, hours_text
 from ablate.results.front.cautions import shrinkage_text, splits_text
-from ablate.results.front.confirmation import confirmation_text, opened_text, protocol_text
-from ablate.results.front.findings import Findings, counts_text, findings
+from ablate.results.front.confirmation import protocol_text
+from ablate.results.front.findings import Findings, findings
 from ablate.results.front.front import confirmed
 from ablate.results.trials.results import Results
 from ablate.study import PLACEBO, Study
 
 
 def status_lines(results: Results) -> list[tuple[str, str]]:
-    """Return the page's first lines: protocol, trials by state, seeds, confirmation."""
+    """Return the page's lines on the study: protocol, seeds, what was spent, samples, how far the search misled."""
     study = results.study
-    begun = Counter(results.trials.filter(stage="search")["dataset"])
-    lines = [("Protocol", protocol_text(study)), ("Trials", counts_text(results.trials))]
-    lines.append(("Seeds", seeds_text(study, results.reports)))
-    for dataset, found in findings(results).items():
-        words = confirmation_text(results, dataset) if found.front.height else "no front yet: no trial is complete"
-        early = ended_early_text(results, dataset, begun[dataset])
-        lines.append((f"Status of {dataset}", words + opened_text(results, dataset) + (early and f"; {early}")))
+    lines = [("Protocol", protocol_text(study)), ("Seeds", seeds_text(study, results.reports))]
     if (spent := hours_content(study, gpu_hours(results))) is not None:
         lines.append(("Spent by the search", hours_text(spent)))
     for found in findings(results).values():
@@ -69,14 +61,15 @@ def dominated_text(found: Findings) -> str:
     off = [n for n in complete["trial"].to_list() if n not in shown]
     if not found.tested or found.provisional or not off:
         return ""
-    word = "confirmed" if found.confirmed else "retrained"
+    study, word = found.results.study, "confirmed" if found.confirmed else "retrained"
+    place, verb = ("on the front", "is on it") if len(study.objectives) > 1 else ("the best", "is the best")
     listed = ", ".join(map(str, off[:20])) + (" …" if len(off) > 20 else "")
     chances = [found.assessed.front.get(n, 0.0) for n in off] if found.assessed is not None else []
     one = len(off) == 1
     who = "It" if one else "The most probable of them"
-    likely = f" {who} is on it with P = {max(chances):.2f}." if chances else ""
+    likely = f" {who} {verb} with P = {max(chances):.2f}." if chances else ""
     are, theirs, they_are = ("is", "its", "it is") if one else ("are", "their", "they are")
     return (
-        f"{len(off)} of the {complete.height} {word} networks {are} no longer on the front with {theirs} test numbers "
+        f"{len(off)} of the {complete.height} {word} {study.noun}s {are} no longer {place} with {theirs} test numbers "
         f"(trial{'s' * (not one)} {listed}); {they_are} in the figure and in trials.csv.{likely}"
     )

@@ -115,13 +115,13 @@ def what_matters(found: Findings) -> dict[str, Any]:
     labels = setting_labels(study.space_for(found.dataset).names())
     return {
         "importances": objectives,
-        "sentences": _sentences(study, found, objectives, labels),
-        "table": _page_table(found.dataset, objectives, labels),
-        "figure": importance_figure(found.dataset, objectives, labels),
+        "sentences": _sentences(study, found, objectives),
+        "table": _page_table(found, objectives, labels),
+        "figure": importance_figure(found, objectives, labels),
     }
 
 
-def _page_table(dataset: str, objectives: Sequence[Importances], labels: Mapping[str, str]) -> PageTable | None:
+def _page_table(found: Findings, objectives: Sequence[Importances], labels: Mapping[str, str]) -> PageTable | None:
     known = [each for each in objectives if each.rows]
     if not known:
         return None
@@ -136,7 +136,7 @@ def _page_table(dataset: str, objectives: Sequence[Importances], labels: Mapping
     ]
     headings.append("Searched in")
     return PageTable(
-        caption=f"Importance of the settings of {dataset}",
+        caption=f"Importance of the settings{found.named('of')}",
         headings=headings,
         groups={"": rows},
         csv=CSV,
@@ -158,10 +158,8 @@ def _active(by_name: Sequence[Mapping[str, Importance]], name: str, known: Seque
     return f"all {trials:,}" if active == trials else f"{active:,} of {trials:,}"
 
 
-def _sentences(
-    study: Study, found: Findings, objectives: Sequence[Importances], labels: Mapping[str, str]
-) -> list[str]:
-    """Return what the numbers rest on: trials used and left out, conditions, and what is missing."""
+def _sentences(study: Study, found: Findings, objectives: Sequence[Importances]) -> list[str]:
+    """Return what the numbers rest on: the trials, and who chose them."""
     sentences = []
     search = found.listed.filter(pl.col("stage") == "search")
     learnt = [each for each in objectives if each.rows]
@@ -174,28 +172,19 @@ def _sentences(
         sentences.append(f"{text}.")
         if study.sampler.name not in EVEN:
             sentences.append(CHOSEN.format(printable(study.sampler.name)))
-        sentences += [
-            f"{labels[row.parameter]} was searched in {row.active:,} of these trials, and counts in those."
-            for row in each.rows
-            if row.active < each.trials
-        ]
-    for each in objectives:
-        untold = [labels[row.parameter] for row in each.rows if not row.is_told]
-        if untold:
-            sentences.append(f"Not told from chance for {spell_metric(each.metric)}: {', '.join(untold)}.")
     return sentences
 
 
-def importance_figure(dataset: str, objectives: Sequence[Importances], labels: Mapping[str, str]) -> Figure | None:
+def importance_figure(found: Findings, objectives: Sequence[Importances], labels: Mapping[str, str]) -> Figure | None:
     """Return the importances as bars, one panel for each objective, settings in one order."""
     known = [each for each in objectives if each.rows]
     if not known:
         return None
     order = [labels[name] for name in dict.fromkeys(name for each in known for name in each.order)]
-    panels = tuple(_bars(dataset, each, order, labels) for each in known)
+    panels = tuple(_bars(found.dataset, each, order, labels) for each in known)
     return Figure(
-        stem=f"importance-{safe_stem(dataset)}",
-        title=f"Importance of the settings of {dataset}",
+        stem=f"importance-{safe_stem(found.dataset)}",
+        title=f"Importance of the settings{found.named('of')}",
         caption="The share is of the variance over the space. A setting without a bar is not told from chance.",
         panels=panels,
         key=(("bar", "share of the variance, alone and together with others"),),
@@ -223,21 +212,13 @@ def _bars(dataset: str, found: Importances, order: Sequence[str], labels: Mappin
     scale, ticks = alt.Scale(domain=[0, 100]), alt.Axis(tickCount=5, grid=True)
     tip = tips("setting", "said", "alone", "active")
     bars = inline_chart(values).mark_bar(color="role:accent", opacity=0.45, height=12)
-    text = inline_chart([each for each in values if each["said"] == UNTOLD]).mark_text(
-        align="left", dx=4, fontSize=10.5, color="role:muted"
-    )
     name = spell_metric(found.metric)
     return Figure(
         stem=f"importance-{safe_stem(dataset)}-{safe_stem(found.metric)}",
         title=capital(name),
         caption=f"Importance of the settings for {name}.",
         spec=finished(
-            alt.layer(
-                bars.encode(
-                    x=alt.X("share:Q", title="share of variance in %", scale=scale, axis=ticks), y=y, tooltip=tip
-                ),
-                text.encode(x=alt.X("share:Q", scale=scale), y=y, text="said:N"),
-            ),
+            bars.encode(x=alt.X("share:Q", title="share of variance in %", scale=scale, axis=ticks), y=y, tooltip=tip),
             height=BAR * len(order),
         ),
     )

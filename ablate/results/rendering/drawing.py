@@ -16,9 +16,9 @@ from markupsafe import Markup
 
 PNG_WIDTH, HEIGHT, PNG_SCALE = 760, 380, 2
 PANEL_COLUMNS, PANEL_WIDTH = 2, 250  # of a figure of panels as PNG; labels need additional space
-SERIES = ("search trial", "stopped early", "confirmation run", "on the front")
-COLORS = ("role:faint", "role:faint", "role:second", "role:accent")
-SHAPES = ("circle", "cross", "diamond", "circle")
+SERIES = ("search trial", "stopped early", "confirmation run", "on the front", "the best")
+COLORS = ("role:faint", "role:faint", "role:second", "role:accent", "role:accent")
+SHAPES = ("circle", "cross", "diamond", "circle", "circle")
 
 # The key of a figure in a file: a character for each glyph of parts.html.j2.
 SIGNS = {

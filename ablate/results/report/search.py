@@ -8,8 +8,9 @@ from typing import Any
 
 import polars as pl
 
+from ablate.results.front.budget import ended_early_text
 from ablate.results.front.cautions import cautions
-from ablate.results.front.confirmation import confirmation_text
+from ablate.results.front.confirmation import confirmation_text, opened_text
 from ablate.results.front.curve_words import beside, fit_values
 from ablate.results.front.figures import figures
 from ablate.results.front.findings import Findings, counts_text, findings
@@ -19,7 +20,7 @@ from ablate.results.front.tables import front_table, note_text
 from ablate.results.front.wording import dominated_text, status_lines
 from ablate.results.importance.wording import importance_table, what_matters
 from ablate.results.rendering.drawing import Figure
-from ablate.results.rendering.numbers import printable
+from ablate.results.rendering.numbers import capital, printable
 from ablate.results.report.frame import Page, make_page
 from ablate.results.trials.pooling import NETWORK
 from ablate.results.trials.results import Results
@@ -72,7 +73,7 @@ def draw(results: Results) -> list[Figure]:
 def section(found: Findings, drawn: Sequence[Figure], matters: dict[str, Any]) -> dict[str, Any]:
     """Return the template's values for one data set."""
     study, results = found.results.study, found.results
-    there = bool(found.front.height)
+    early = ended_early_text(results, found.dataset, found.listed.filter(stage="search").height)
     confirmations = found.listed.filter(pl.col("source").is_not_null()).select("trial", "source")
     failed = found.listed.filter(pl.col("state") == "FAIL")
     errors = [(f"Trial {row['trial']}", row["error"]) for row in failed.head(MOST_ERRORS).iter_rows(named=True)]
@@ -83,13 +84,14 @@ def section(found: Findings, drawn: Sequence[Figure], matters: dict[str, Any]) -
         "confirmed": found.confirmed,
         "warnings": list(cautions(found)),
         "figures": drawn,
-        "front": front_grid(found) if there else None,
+        "front": front_grid(found) if found.front.height else None,
         "note": note_text(study, found.rows),
-        "confirmation": confirmation_text(results, found.dataset) if there else "no front yet",
+        "title": "The front" if len(study.objectives) > 1 else "The best",
+        "confirmation": capital(confirmation_text(results, found.dataset) + opened_text(results, found.dataset)),
         "dominated": dominated_text(found),
         "fit": fit_values(found.fit),
         "matters": matters,
-        "counts": counts_text(found.listed),
+        "counts": capital("; ".join(filter(None, [counts_text(found.listed), early]))),
         "confirms": json.dumps(dict(confirmations.rows())),
         "errors": [(trial, printable(error or "no reason was recorded")) for trial, error in errors],
         "unlisted_errors": failed.height - len(errors),

@@ -64,6 +64,6 @@ def coarse_splits(trials: pl.DataFrame, split: str, *margins: float) -> Iterator
         if count and 1 / count > margin:
             text = (
                 f"One of the {count:,} {split} samples is worth {100 / count:.2g} points, more than the margin of "
-                f"{100 * margin:.3g} points: this split cannot tell networks apart that finely."
+                f"{100 * margin:.3g} points: this split cannot tell such differences."
             )
             yield StudyWarning(code=f"coarse-{split}", text=text)
