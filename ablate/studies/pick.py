@@ -5,34 +5,25 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from ablate.base.errors import RequestError, did_you_mean
 from ablate.base.files import DiskFolder
-from ablate.base.plain_text import finite
 from ablate.core.objectives import COST_METRICS, is_maximized, is_share, on_validation, signed
 from ablate.core.trial import TrialConfig
 from ablate.results.comparison.rows import comparison_fits
 from ablate.results.front.curve import ends
 from ablate.results.front.curve_words import reading_sentence
 from ablate.results.front.fitted import Fit, search_fits
-from ablate.results.front.picking import Bound, Choice, NoChoice, choose
+from ablate.results.front.picking import Bound, Choice, choose
 from ablate.results.trials.tables import REPORT_COLUMNS
 from ablate.studies.stored import Stored
 from ablate.study import Study, parse_study
 from ablate.study.yaml_text import read_yaml, write_yaml
 
 LEFT_OUT = ("settings", "variants", "parts", "start", "constraints", "compare", "scale", "only", "deterministic")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pick:
-    """The choice of one data set with the configuration of its network, or no choice."""
-
-    choice: Choice | NoChoice
-    config: TrialConfig | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,25 +49,21 @@ class Best:
 def best_of(found: Stored, dataset: str | None = None) -> Best:
     """Return the best trial of a study on the first objective, of `dataset` or of all; raise RequestError if none."""
     objective = found.study.objectives[0]
-    picks = [each for each in pick(found, (), dataset) if isinstance(each.choice, Choice)]
-    if not picks:
-        raise RequestError(f"study {found.study.name!r} has no best trial yet: none is complete and keeps its bounds")
-    made = []
-    for each in picks:
-        assert isinstance(each.choice, Choice)
-        assert each.config is not None
-        row = each.choice.row
-        made.append(
-            Best(
-                dataset=each.choice.dataset,
-                trial=row["trial"],
-                stage=each.choice.stage,
-                n=row["replicates"],
-                metrics={name: interval.mean for name, interval in each.choice.metrics.items()},
-                settings=each.config.settings.handed(),
-                found=found,
-            )
+    made = [
+        Best(
+            dataset=each.dataset,
+            trial=each.row["trial"],
+            stage=each.stage,
+            n=each.row["replicates"],
+            metrics={name: interval.mean for name, interval in each.metrics.items()},
+            settings=each.config.settings.handed(),
+            found=found,
         )
+        for each in pick(found, (), dataset)
+        if each.row is not None and each.config is not None
+    ]
+    if not made:
+        raise RequestError(f"study {found.study.name!r} has no best trial yet: none is complete and keeps its bounds")
     return min(made, key=lambda best: signed(objective, next(iter(best.metrics.values()))))
 
 
@@ -91,8 +78,8 @@ def choice_text(study: Study) -> str:
     return f"say what the {study.noun} must keep: {' or '.join(words)}" if len(words) > 1 else ""
 
 
-def pick(found: Stored, asked: Sequence[Bound], dataset: str | None) -> list[Pick]:
-    """Return one pick for each data set of a study, or for `dataset`.
+def pick(found: Stored, asked: Sequence[Bound], dataset: str | None) -> list[Choice]:
+    """Return one choice for each data set of a study, or for `dataset`.
 
     Raises RequestError for an unknown data set or metric, and for a comparison, which searches nothing.
     """
@@ -108,12 +95,11 @@ def pick(found: Stored, asked: Sequence[Bound], dataset: str | None) -> list[Pic
         if results.trials.height and bound.metric not in known:
             raise RequestError(f"no trial reports {bound.asked!r}. {did_you_mean(bound.asked, known)}")
     configs = {(t.key.dataset, t.key.number): t.config for t in found.snapshot.trials}
-    picks = []
-    for label in study.labels if dataset is None else (dataset,):
-        choice = choose(results, label, asked)
-        config = configs[label, choice.row["trial"]] if isinstance(choice, Choice) else None
-        picks.append(Pick(choice=choice, config=config))
-    return picks
+    made = [choose(results, label, asked) for label in (study.labels if dataset is None else (dataset,))]
+    return [
+        replace(each, config=configs[each.dataset, each.row["trial"]]) if each.row is not None else each
+        for each in made
+    ]
 
 
 def study_text(found: Stored, config: TrialConfig) -> str:
@@ -157,30 +143,6 @@ def write_new(file: Path, text: str) -> None:
         DiskFolder(file.absolute().parent).write(file.name, text.encode())
     except OSError as error:
         raise RequestError(f"{file}: cannot be written: {error.strerror}") from error
-
-
-def as_values(picked: Pick) -> dict[str, Any]:
-    """Return a pick as JSON values; what is unknown is null."""
-    choice = picked.choice
-    if isinstance(choice, NoChoice):
-        near = None if choice.row is None else int(choice.row["trial"])
-        missed = [{"bound": bound.text, "value": finite(value)} for bound, value in choice.missed]
-        return {"dataset": choice.dataset, "trial": None, "nearest": near, "missed": missed}
-    assert picked.config is not None
-    return {
-        "dataset": choice.dataset,
-        "trial": choice.row["trial"],
-        "source": choice.row["source"],
-        "stage": choice.stage,
-        "confirmed": choice.stage == "confirm",
-        "among": choice.among,
-        "settings": picked.config.settings.model_dump(mode="json"),
-        "metrics": {
-            name: {"mean": finite(i.mean), "low": finite(i.low), "high": finite(i.high), "n": i.n}
-            for name, i in choice.metrics.items()
-        },
-        "bounds": [{"bound": b.text, "asked": b.asked, "value": value} for b, value in choice.kept],
-    }  # fmt: skip
 
 
 def read_assignment(option: str, text: str) -> tuple[str, float]:
