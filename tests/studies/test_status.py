@@ -17,8 +17,8 @@ from typer.main import get_command
 from ablate.cli import app as cli
 from ablate.ledger import Ledger
 from ablate.ledger.schema import lease_table
-from ablate.results.front.wording import status_lines
 from ablate.results.report import build_page
+from ablate.results.report.search import status_lines
 from ablate.results.trials.results import Results
 from support.commands import refused, run, succeed
 from support.ledgers import raw_connection

@@ -20,9 +20,8 @@ from ablate.results.comparison.verdicts import (
     SUPERIOR,
     NextStep,
 )
-from ablate.results.front.confirmation import opened_text, protocol_text
+from ablate.results.front.confirmation import opened_text, protocol_text, seeds_text
 from ablate.results.front.findings import by_state
-from ablate.results.front.wording import seeds_text
 from ablate.results.rendering.numbers import (
     capital,
     equal_seeds,

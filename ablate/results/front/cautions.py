@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ablate.base.plain_text import at_most
-from ablate.core.objectives import is_maximized, is_share, quality_objective
+from ablate.core.objectives import is_share
 from ablate.results.front.confirmation import failed_text
 from ablate.results.front.findings import Findings
-from ablate.results.front.front import confirmed, metric_at
 from ablate.results.front.range_ends import range_ends
 from ablate.results.front.tables import counted_rows, network, quality_name
-from ablate.results.rendering.numbers import format_signed
 from ablate.results.statistics.intervals import FEW_SEEDS, smallest_effect
 from ablate.results.trials.pooling import alike_over_seeds
 from ablate.results.trials.study_warnings import (
@@ -20,7 +18,6 @@ from ablate.results.trials.study_warnings import (
     equal_seeds,
     few_errors,
     heavy_tail,
-    split_samples,
 )
 from ablate.study import Study
 from ablate.study.sections import command_of
@@ -82,41 +79,3 @@ def _few_seeds(study: Study, seeds: int) -> str:
         return f"One confirmation seed per {noun}: nothing is known about how much the seed matters"
     size = f"{smallest_effect(seeds):.1f} standard deviations"
     return f"{seeds} confirmation seeds per {noun}: a pair of {noun}s must differ by {size} to be told apart reliably"
-
-
-def splits_text(found: Findings) -> str:
-    """Return how many samples decided, and what one is worth, for metrics that are shares; else an empty text."""
-    study = found.results.study
-    if not is_share(quality_name(study)):
-        return ""
-    validation = split_samples(found.listed, "validation_samples")
-    test = split_samples(found.listed, "test_samples") if found.tested else None
-    split = "test" if study.protocol == "paper" else "validation"
-    parts = []
-    if validation:
-        parts.append(f"{validation:,} {split} samples decided the search: one is {100 / validation:.2g} points.")
-    if test and study.protocol != "paper":
-        parts.append(f"{test:,} test samples measured the confirmation: one is {100 / test:.2g} points.")
-    return " ".join(parts)
-
-
-def shrinkage_text(found: Findings) -> str:
-    """Return by how much the search's numbers were better than the confirmed ones; empty if no network is confirmed."""
-    study, own = found.results.study, found.pooled.trials
-    quality, name = quality_objective(study.objectives), quality_name(study)
-    measured = metric_at(quality.metric, "confirm")
-    if not {quality.metric, measured} <= set(own.columns):
-        return ""
-    searched = own.filter(stage="search").select(source="trial", searched=quality.metric)
-    both = confirmed(own).select("source", confirmed=measured).join(searched, on="source").drop_nulls()
-    if not both.height:
-        return ""
-    drop = float((both["searched"] - both["confirmed"]).to_numpy().mean())
-    size = format_signed(name, abs(drop))  # without a sign if it rounds to 0
-    word = "better" if (drop > 0) == is_maximized(quality) else "worse"
-    unit = " points" if is_share(name) else ""
-    said = f"{size[1:]}{unit} {word} than" if size[0] == "+" else "as good as"
-    return (
-        f"The search's numbers were {said} the confirmed ones, on average over all {both.height} "
-        f"confirmed {study.noun}{'s' * (both.height != 1)}."
-    )

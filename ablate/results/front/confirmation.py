@@ -8,13 +8,14 @@ import polars as pl
 
 from ablate.base.plain_text import at_most, counted
 from ablate.core.registry import FAMILY
+from ablate.core.trial import CONFIRM_SEED_BASE, PLACEBO_SEED_BASE
 from ablate.results.front.front import confirmed, front_stage
 from ablate.results.front.tables import network
 from ablate.results.rendering.numbers import printable
 from ablate.results.trials.confirmation import Confirmations, confirmations
 from ablate.results.trials.pooling import NETWORK
 from ablate.results.trials.results import Results
-from ablate.study import Study
+from ablate.study import PLACEBO, Study
 
 MOST_FAILED = 5  # maximum number of failed confirmations that are named
 
@@ -101,3 +102,23 @@ def failed_text(study: Study, trials: pl.DataFrame) -> str:
     ]
     text = f"{len(failed)} failed in confirmation: {'; '.join(at_most(named, MOST_FAILED))}"
     return printable(text) if failed else ""
+
+
+def seeds_text(study: Study, reports: pl.DataFrame) -> str:
+    """Return the study's seed and the replicate seeds seen at each stage."""
+    parts = [f"study seed {study.seed}"]
+    for stage, word in (
+        ("tune", "tuning"),
+        ("search", "every trial" if study.compare else "search replicates"),
+        ("confirm", "confirmation replicates"),
+    ):
+        if study.compare is not None and stage == "confirm":
+            continue  # a comparison's confirmation evaluates existing networks, on their own seeds
+        seeds = reports.filter(pl.col("stage") == stage)["seed"].unique().sort().to_list()
+        again = [seed for seed in seeds if seed % CONFIRM_SEED_BASE >= PLACEBO_SEED_BASE]
+        of_placebo = f"tuning of the {PLACEBO}" if stage == "tune" else f"the {PLACEBO}"
+        for who, own in ((word, [seed for seed in seeds if seed not in again]), (of_placebo, again)):
+            if own:
+                listed = f"{own[0]} to {own[-1]}" if len(own) > 3 else ", ".join(map(str, own))
+                parts.append(f"{who} on {counted(len(own), 'seed')} ({listed})")
+    return "; ".join(parts)

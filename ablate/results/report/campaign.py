@@ -11,7 +11,7 @@ import altair as alt
 import polars as pl
 
 from ablate.core.objectives import is_share
-from ablate.results.rendering.drawing import HEIGHT, Figure, finished, inline_chart, rounded, row_axes, tips
+from ablate.results.rendering.drawing import HEIGHT, Figure, finished, inline_chart, row_axes, scaled, tips
 from ablate.results.rendering.grid import PageTable
 from ablate.results.rendering.numbers import DASH, evenly, format_signed, printable, spell_metric
 from ablate.results.report.frame import Page, make_page
@@ -91,7 +91,7 @@ def timeline(rows: Sequence[Row]) -> Figure:
     """Return the figure with a row for each candidate: its gain, interval, deciding bound and runs."""
     shown = [row for place, row in enumerate(rows) if place >= len(rows) - MOST_ROWS or row["state"] == "keep"]
     points = [_point(row) for row in shown]
-    runs = [{"candidate": point["candidate"], **_scaled(row["metric"], value=value)}
+    runs = [{"candidate": point["candidate"], **scaled(row["metric"], value=value)}
             for point, row in zip(points, shown, strict=True) for value in row["gains"]]  # fmt: skip
     y, x = row_axes(
         "candidate",
@@ -124,10 +124,10 @@ def timeline(rows: Sequence[Row]) -> Figure:
 def course(rows: Sequence[Row], closing: Mapping[str, Any] | None) -> Figure:
     """Return the gains of the champions, added up, beside the closing, and the error rate spent, by candidate."""
     metric = rows[0]["metric"]
-    steps = [{"candidate": row["candidate"], **_scaled(metric, gain=row["champion_gain"])} for row in rows]
-    spent = [{"candidate": row["candidate"], "spent": rounded(100 * row["error_spent"])} for row in rows]
+    steps = [{"candidate": row["candidate"], **scaled(metric, gain=row["champion_gain"])} for row in rows]
+    spent = [{"candidate": row["candidate"], **scaled("accuracy", spent=row["error_spent"])} for row in rows]
     ends = [] if closing is None or closing["mean"] is None else [
-        {"candidate": rows[-1]["candidate"], **_scaled(metric, **{n: closing[n] for n in ("mean", "low", "high")})}
+        {"candidate": rows[-1]["candidate"], **scaled(metric, **{n: closing[n] for n in ("mean", "low", "high")})}
     ]  # fmt: skip
     numbers = evenly([0, *(row["candidate"] for row in rows)], MOST_TICKS)
     x = alt.X("candidate:Q", title="candidate", axis=alt.Axis(values=numbers, format="d", grid=False))
@@ -156,14 +156,8 @@ def course(rows: Sequence[Row], closing: Mapping[str, Any] | None) -> Figure:
 
 def _point(row: Row) -> dict[str, Any]:
     change = ", ".join(f"{name.rsplit('.', 1)[-1]} {value}" for name, value in row["change"].items())
-    numbers = _scaled(row["metric"], **{name: row[name] for name in ("gain", "low", "high", "bound")})
+    numbers = scaled(row["metric"], **{name: row[name] for name in ("gain", "low", "high", "bound")})
     said = {name: printable(row[name] or "") for name in ("note", "by")}
     state = row["state"] if row["state"] in COLORS else "undecided"
     return {"candidate": printable(f"{row['candidate']} {change}"[:60]), "state": state, "runs": row["runs"],
             **numbers, **said}  # fmt: skip
-
-
-def _scaled(metric: str, **values: float | None) -> dict[str, float | None]:
-    """Return numbers as a figure draws them: in points for a share."""
-    factor = 100 if is_share(metric) else 1
-    return {name: None if value is None else rounded(factor * value) for name, value in values.items()}
