@@ -49,8 +49,7 @@ def status(
     console.print(_states_table([found]))
     for line in state_lines(found, read.study):
         console.say(line)
-    for line in failure_lines(found):
-        console.print(line, style="red", highlight=False)
+    console.say(*failure_lines(found), style="red")
     console.print(result)
 
 

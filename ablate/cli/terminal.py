@@ -32,6 +32,10 @@ class Terminal(Console):
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=printable(segment.text))
 
+    def print(self, *objects: Any, crop: bool = False, **how: Any) -> None:
+        """Print as rich does, but cut nothing: a word that is longer than a line has a longer line."""
+        super().print(*objects, crop=crop, **how)
+
     def say(self, *lines: str, style: str | None = None) -> None:
         """Print lines as they are, however long."""
         for line in lines:

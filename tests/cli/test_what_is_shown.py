@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -72,3 +73,13 @@ def test_every_declared_metric_is_a_column_and_no_other_thing_is_named(
     assert {row["val_memory"] <= 24 for row in values["front"]["data"]} == {True}
     code, _, err = run(capfd, "pick", "shown", "--min", "val_gain=9")
     assert (code, err.startswith("no configuration keeps the bounds. The nearest is trial")) == (1, True)
+
+
+@pytest.mark.services
+def test_a_path_stays_whole(tmp_path: Path, capfd: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    place = f"/data{'/folder' * 20}/train.parquet"
+    Path("shown_path.py").write_text(CODE.replace("    for", f"    raise OSError({place!r})\n    for"))
+    Path("study.yaml").write_text(STUDY.replace("MODULE", "shown_path").replace("OTHERS", ""))
+    run(capfd, "search", "study.yaml", "--executor", "local", "--tracker", "none")
+    assert place in succeed(capfd, "status", "shown")

@@ -8,18 +8,17 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
-from rich.text import Text
 
 from ablate.base.plain_text import counted
 from ablate.core.objectives import is_share
 from ablate.results.front.curve import ends, slope_difference
 from ablate.results.front.fitted import LIKELY, OPEN, Fit
+from ablate.results.rendering.grid import Paragraph
 from ablate.results.rendering.numbers import (
     capital,
     compact,
     count,
     evenly,
-    printable,
     round_numbers,
     spell_metric,
 )
@@ -108,10 +107,10 @@ def reading_sentence(fit: Fit, at_size: bool, value: float, found: tuple[float, 
     return SENTENCES["at" if at_size else "for"].format(**facts)
 
 
-def fit_lines(fits: Collection[Fit]) -> list[Text]:
+def fit_lines(fits: Collection[Fit]) -> list[Paragraph]:
     """Return the sentences of several data sets for a terminal, a paragraph each, and how they differ."""
     own = [" ".join([f"{fit.dataset}:"] * (len(fits) > 1) + fit_sentences(fit)) for fit in fits if not fit.reason]
-    return [Text(printable(line)) for line in (*own, *difference_sentences(fits))]
+    return [Paragraph(line) for line in (*own, *difference_sentences(fits))]
 
 
 def beside(fits: Collection[Fit]) -> dict[str, Any] | None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import polars as pl
 from rich.console import Group, RenderableType
-from rich.text import Text
 
 from ablate.base.plain_text import settings_text
 from ablate.core.objectives import SIZE_METRICS
@@ -33,7 +32,7 @@ from ablate.results.front.tables import (
     shared_settings,
 )
 from ablate.results.front.words import difference_text, number_text
-from ablate.results.rendering.grid import MOST_LINES, Column, Grid, Row
+from ablate.results.rendering.grid import MOST_LINES, Column, Grid, Paragraph, Row
 from ablate.results.rendering.numbers import (
     DASH,
     capital,
@@ -41,7 +40,6 @@ from ablate.results.rendering.numbers import (
     count,
     evenly,
     format_signed,
-    printable,
     quantity,
     ratio,
     reach,
@@ -163,20 +161,20 @@ def _parts(results: Results, datasets: Sequence[str]) -> Iterator[RenderableType
     """Yield the protocol if validation is the test split, then per data set its answer, warnings and table."""
     study, several = results.study, len(results.study.labels) > 1
     if study.protocol == "paper":
-        yield Text(f"{protocol_text(study)}\n")
+        yield from (Paragraph(protocol_text(study)), Paragraph(""))
     for found in (Findings(results, dataset) for dataset in datasets):
         on = f"{found.dataset}: " if several else ""
-        yield Text(printable(f"{on}{found.answer_text}"))
+        yield Paragraph(f"{on}{found.answer_text}")
         if not found.front.height:
             continue
         for warning in cautions(found):
-            yield Text(printable(f"Warning ({warning.code}): {warning.sentence}"))
+            yield Paragraph(f"Warning ({warning.code}): {warning.sentence}")
         words = confirmation_text(results, found.dataset)
         others = ""
         if found.tested:
             others = on_front_text(study, found.pooled.trials, found.dataset, found.front.height)
         facts = [capital(f"{words}{others}"), note_text(study, found.rows)]
-        yield Text("")
-        yield Text(printable(f"{'. '.join(filter(None, facts))}."))
+        yield Paragraph("")
+        yield Paragraph(f"{'. '.join(filter(None, facts))}.")
         yield front_grid(found)
-        yield Text("")
+        yield Paragraph("")

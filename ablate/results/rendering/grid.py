@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
+from textwrap import wrap
 from typing import Any
 
 import polars as pl
@@ -21,6 +22,21 @@ from ablate.results.rendering.numbers import DASH, printable
 Row = Mapping[str, Any]
 LEAST_NAME = 18  # characters that a name keeps before a column is left out
 MOST_LINES = 30  # of a table in a terminal
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """A text for a terminal, broken at spaces alone: a path or a setting stays whole."""
+
+    text: str
+    style: str = ""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield its lines; without a text, an empty one."""
+        for line in wrap(printable(self.text), options.max_width, break_long_words=False, break_on_hyphens=False) or [
+            ""
+        ]:
+            yield Text(line, self.style, no_wrap=True, overflow="ignore")
 
 
 @dataclass(frozen=True, kw_only=True)
