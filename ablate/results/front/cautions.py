@@ -10,13 +10,13 @@ from ablate.results.front.confirmation import failed_text
 from ablate.results.front.findings import Findings
 from ablate.results.front.range_ends import range_ends
 from ablate.results.front.tables import counted_rows, network, quality_name
-from ablate.results.statistics.intervals import FEW_SEEDS, smallest_effect
 from ablate.results.trials.pooling import alike_over_seeds
 from ablate.results.trials.study_warnings import (
     StudyWarning,
     coarse_splits,
     equal_seeds,
     few_errors,
+    few_seeds,
     heavy_tail,
 )
 from ablate.study import Study
@@ -38,8 +38,8 @@ def cautions(found: Findings) -> Iterator[StudyWarning]:
     if failed := failed_text(study, found.listed):
         yield StudyWarning(code="failed-confirmations", text=failed)
     seeds = [row["replicates"] for row in front.iter_rows(named=True) if row["stage"] == "confirm"]
-    if seeds and min(seeds) < FEW_SEEDS:
-        yield StudyWarning(code="few-seeds", text=_few_seeds(study, min(seeds)))
+    if seeds:
+        yield from few_seeds(min(seeds), "confirmation seed", "confirm.replicates")
     alike = alike_over_seeds(counted_rows(found.pooled.reports), "trial")
     if same := [network(study, row) for row in front.iter_rows(named=True) if row["trial"] in alike]:
         yield equal_seeds("; ".join(at_most(same, MOST_NAMED)))
@@ -71,11 +71,3 @@ def _unconfirmed(study: Study) -> str:
     if command_of(study.trainable) is not None:
         how += " and a metric test_… (ablate wrap: --test-metric, --confirm 5)"
     return f"{text}. To train the best on fresh seeds, add {how} and type --extend"
-
-
-def _few_seeds(study: Study, seeds: int) -> str:
-    noun = study.noun
-    if seeds < 2:
-        return f"One confirmation seed per {noun}: nothing is known about how much the seed matters"
-    size = f"{smallest_effect(seeds):.1f} standard deviations"
-    return f"{seeds} confirmation seeds per {noun}: a pair of {noun}s must differ by {size} to be told apart reliably"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -17,7 +18,7 @@ from ablate.results.front.findings import Findings
 from ablate.results.front.front import metric_values
 from ablate.results.importance.importance import Importance, Importances, importances
 from ablate.results.rendering.drawing import Figure, finished, inline_chart, rounded, safe_stem, tips
-from ablate.results.rendering.grid import PageTable
+from ablate.results.rendering.grid import Column, Grid, Row
 from ablate.results.rendering.numbers import DASH, capital, printable, spell_metric
 from ablate.results.trials.tables import searched_values
 from ablate.study import Study
@@ -86,21 +87,12 @@ def forecasts(rows: pl.DataFrame, reports: pl.DataFrame, dataset: str, metric: s
 def importance_table(found: Mapping[str, Sequence[Importances]]) -> pl.DataFrame:
     """Return one row per data set, objective and setting, the most important first (columns: docs/report.md)."""
     rows = [
-        {
-            "dataset": dataset,
-            "objective": each.metric,
-            "setting": row.parameter,
-            "importance": row.total,
-            "first_order": row.first,
-            "p": row.p,
-            "active": row.active,
-            "trials": each.trials,
-        }
+        (dataset, each.metric, row.parameter, row.total, row.first, row.p, row.active, each.trials)
         for dataset, objectives in found.items()
         for each in objectives
         for row in each.rows
     ]
-    return pl.DataFrame(rows, schema=COLUMNS)
+    return pl.DataFrame(rows, schema=COLUMNS, orient="row")
 
 
 def setting_labels(names: Sequence[str]) -> dict[str, str]:
@@ -121,39 +113,31 @@ def what_matters(found: Findings) -> dict[str, Any]:
     }
 
 
-def _page_table(found: Findings, objectives: Sequence[Importances], labels: Mapping[str, str]) -> PageTable | None:
+def _page_table(found: Findings, objectives: Sequence[Importances], labels: Mapping[str, str]) -> Grid | None:
     known = [each for each in objectives if each.rows]
     if not known:
         return None
-    headings = ["Setting"]
-    for each in known:
-        name = spell_metric(each.metric)
-        headings += [capital(name), "Alone"]
     by_name = [{row.parameter: row for row in each.rows} for each in known]
-    rows = [
-        [labels[name], *(cell for own in by_name for cell in _cells(own.get(name))), _active(by_name, name, known)]
-        for name in dict.fromkeys(name for each in known for name in each.order)
-    ]
-    headings.append("Searched in")
-    return PageTable(
-        caption=f"Importance of the settings{found.named('of')}",
-        headings=headings,
-        groups={"": rows},
-        csv=CSV,
-    )
+    columns = [Column(heading="Setting", cell=lambda row: labels[row["setting"]])]
+    for each, own in zip(known, by_name, strict=True):
+        columns.append(Column(heading=capital(spell_metric(each.metric)), cell=partial(_share, own, "total")))
+        columns.append(Column(heading="Alone", cell=partial(_share, own, "first")))
+    columns.append(Column(heading="Searched in", cell=partial(_active, by_name, known)))
+    order = list(dict.fromkeys(name for each in known for name in each.order))
+    caption = f"Importance of the settings{found.named('of')}"
+    return Grid(caption=caption, frame=pl.DataFrame({"setting": order}), columns=columns, csv=CSV)
 
 
-def _cells(row: Importance | None) -> list[str]:
-    if row is None:
-        return [DASH, DASH]
-    if not row.is_told:
-        return [UNTOLD, DASH]
-    return [share_text(row.total), share_text(row.first)]
+def _share(own: Mapping[str, Importance], kind: str, row: Row) -> str:
+    found = own.get(row["setting"])
+    if found is None or not found.is_told:
+        return UNTOLD if found is not None and kind == "total" else DASH
+    return share_text(getattr(found, kind))
 
 
-def _active(by_name: Sequence[Mapping[str, Importance]], name: str, known: Sequence[Importances]) -> str:
+def _active(by_name: Sequence[Mapping[str, Importance]], known: Sequence[Importances], row: Row) -> str:
     """Return in how many of the trials that a forest learnt from a setting was searched."""
-    places = zip(by_name, known, strict=True)
+    name, places = row["setting"], zip(by_name, known, strict=True)
     active, trials = next((own[name].active, each.trials) for own, each in places if name in own)
     return f"all {trials:,}" if active == trials else f"{active:,} of {trials:,}"
 

@@ -50,20 +50,6 @@ class Column:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PageTable:
-    """A table of a page alone: a caption, headings, and the rows of each group as text.
-
-    The first column holds names, the others numbers. Above the rows of a group is a line with its name, if it has
-    one. `csv` is the file with the same numbers in full precision.
-    """
-
-    caption: str
-    headings: Sequence[str]
-    groups: Mapping[str, Sequence[Sequence[str]]]
-    csv: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Grid:
     """The rows of a frame as text. The first column holds names, the others numbers.
 

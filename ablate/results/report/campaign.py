@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import altair as alt
@@ -12,7 +12,7 @@ import polars as pl
 
 from ablate.core.objectives import is_share
 from ablate.results.rendering.drawing import HEIGHT, Figure, finished, inline_chart, row_axes, scaled, tips
-from ablate.results.rendering.grid import PageTable
+from ablate.results.rendering.grid import Column, Grid
 from ablate.results.rendering.numbers import DASH, evenly, format_signed, printable, spell_metric
 from ablate.results.report.frame import Page, make_page
 from ablate.results.trials.results import Results
@@ -41,8 +41,9 @@ def build(results: Results, *, live: bool = False) -> Page:
     assert campaign is not None
     assert asked is not None
     tables = {"campaign.csv": campaign_table(campaign), "trials.csv": results.trials}
-    groups = {f"Reign {n}": [*map(_cells, rows)] for n, rows in groupby(campaign["rows"], lambda row: row["reign"])}
-    listed = PageTable(caption="Candidates", headings=HEADINGS, groups=groups, csv="campaign.csv")
+    cells = pl.DataFrame([*map(_cells, campaign["rows"])], schema=["Reign", *HEADINGS], orient="row")
+    columns = [Column(heading=name, cell=itemgetter(name)) for name in HEADINGS]
+    listed = Grid(caption="Candidates", frame=cells, columns=columns, csv="campaign.csv", group="Reign")
     mode = f"{asked.mode}, error: {asked.error}"
     return make_page(
         "campaign.html.j2",
@@ -83,7 +84,16 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
     interval = DASH if low == DASH else f"{low} to {high}"
     changed = [f"{name}={value}" for name, value in row["change"].items()] + [row["diff"]] * bool(row["diff"])
     words = ", ".join(changed)
-    cells = (row["candidate"], verdict, row["runs"], gain, interval, bound, ", ".join(costs) or DASH)
+    cells = (
+        f"Reign {row['reign']}",
+        row["candidate"],
+        verdict,
+        row["runs"],
+        gain,
+        interval,
+        bound,
+        ", ".join(costs) or DASH,
+    )
     return [printable(str(cell)) for cell in (*cells, words, row["note"] or "", row["by"] or "")]
 
 
