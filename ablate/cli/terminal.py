@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -22,6 +23,7 @@ class Terminal(Console):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{"markup": False, "emoji": False, **settings})
+        self.is_piped = not self.is_terminal and "COLUMNS" not in os.environ  # a table keeps its names whole
 
     def render_str(self, text: str, **settings: Any) -> Text:
         """Return `text` as a rich Text; measured here too, so that a table's columns fit what they show."""

@@ -22,6 +22,7 @@ from ablate.results.rendering.numbers import DASH, printable
 Row = Mapping[str, Any]
 LEAST_NAME = 18  # characters that a name keeps before a column is left out
 MOST_LINES = 30  # of a table in a terminal
+ANY = 10_000  # a width that any table has
 
 
 @dataclass(frozen=True)
@@ -106,21 +107,26 @@ class Grid:
         return found
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield the table; columns that do not fit beside the first are left out from the right, and named."""
+        """Yield the table; columns that do not fit beside the first are left out from the right, and named.
+
+        A name that is too long takes several lines, but for a pipe, where it stays whole.
+        """
         kept = [(column.heading, self._short(column, cells)) for column, cells in self._there if not column.wide]
         left_out: list[str] = []
         longest = max((cell_len(cell) for cell in kept[0][1]), default=0)
         folded = max(longest - LEAST_NAME, 0)  # what a longer name gives up before a column is left out
         while True:
             table = self._table(kept)
-            whole = Measurement.get(console, options.update(max_width=10_000), table).maximum
+            whole = Measurement.get(console, options.update(max_width=ANY), table).maximum
             if whole - folded <= options.max_width or len(kept) < 3:
                 break
             left_out.insert(0, kept.pop()[0])
-        name = max(min(longest, options.max_width - (whole - longest)), 1)
+        width = ANY if getattr(console, "is_piped", False) else options.max_width
+        name = max(min(longest, width - (whole - longest)), 1)
         ends = accumulate(-(-cell_len(cell) // name) or 1 for cell in kept[0][1])
         shown = max(sum(end <= self.lines for end in ends), 1)
-        yield self._table([(heading, cells[:shown]) for heading, cells in kept])
+        table = self._table([(heading, cells[:shown]) for heading, cells in kept])
+        yield from console.render(table, options.update(max_width=width))
         if more := self._more(min(shown, self.frame.height)):
             yield Text(more)
         if left_out:
