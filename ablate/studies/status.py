@@ -16,7 +16,7 @@ from ablate.core.trial import TrialState
 from ablate.ledger import EventRecord, StudyRecord
 from ablate.ledger.requests import CLOSE, JUDGE, STOP, Request, find_refused, find_unanswered
 from ablate.results.comparison.rows import as_values, comparison, comparison_fits
-from ablate.results.front.budget import ended_early_text, hours_content, hours_text
+from ablate.results.front.budget import ended_early, ended_early_lines, hours_content, hours_text
 from ablate.results.front.findings import findings
 from ablate.results.front.fitted import fits_table, search_fits
 from ablate.results.front.range_ends import range_ends
@@ -49,7 +49,7 @@ def status_of(found: Stored, locations: Locations) -> dict[str, Any]:
         "storage": found.storage,
         "state": state,
         "finished": finished,
-        "ended_early": _ended_early(found, here),
+        "ended_early": {n: text for n, text in ended_early(found.results).items() if n in here and here[n].exhausted},
         "stage": {name: _stage(each, here.values(), record.active_seconds) for name, each in here.items()},
         "resume": None if finished or (driver and driver["here"]) else resume_command(found, locations),
         "budget": _budget(found, here),
@@ -160,7 +160,7 @@ def state_lines(status: Mapping[str, Any], study: Study) -> list[str]:
     all_of = f"ablate status {status['study']} --json"
     pending = [f"Pending: {each['asked']}" for each in status["requests"]["pending"]]
     refused = [f"Not done: {each['asked']}: {each['reason']}" for each in status["requests"]["refused"]]
-    early = [study.said_of(name, f"{text}.") for name, text in status["ended_early"].items()]
+    early = ended_early_lines(study, status["ended_early"])
     waiting = at_most(refused, MOST_LINES, all_of) + at_most(pending, MOST_LINES, all_of)
     return [state, _budget_text(status["budget"], study), *early, *waiting]
 
@@ -214,12 +214,6 @@ def _stage(search: RecordedSearch, everyone: Collection[RecordedSearch], active_
         return "search"
     ended = search.frozen and all(trial.state.finished for trial in search.trials.values())
     return "finished" if ended else "confirm"
-
-
-def _ended_early(found: Stored, here: Mapping[str, RecordedSearch]) -> dict[str, str]:
-    """Return why a search ended before its budget was spent, by data set."""
-    texts = {name: ended_early_text(found.results, name, len(each.search_trials())) for name, each in here.items()}
-    return {name: text for name, text in texts.items() if text and here[name].exhausted}
 
 
 def _budget(found: Stored, here: Mapping[str, RecordedSearch]) -> dict[str, Any]:

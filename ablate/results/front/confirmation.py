@@ -41,7 +41,7 @@ def protocol_text(study: Study) -> str:
 
 def open_text(found: Confirmations) -> str:
     """Return what is still to run, in words: confirmations, or the rest of an extended search."""
-    if found.unfinished:
+    if found.ended < found.frozen:
         return f"{found.ended} of {found.frozen} confirmations {'has' if found.ended == 1 else 'have'} ended"
     return f"{counted(found.later, 'search trial')} began after the front was frozen"
 

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from ablate.core.objectives import is_maximized, is_share, quality_objective
-from ablate.results.front.budget import ended_early_text, gpu_hours, hours_content, hours_text
+from ablate.results.front.budget import ended_early, gpu_hours, hours_content, hours_text
 from ablate.results.front.cautions import cautions
 from ablate.results.front.confirmation import confirmation_text, opened_text, protocol_text, seeds_text
 from ablate.results.front.curve_words import beside, fit_values
@@ -75,7 +75,7 @@ def draw(results: Results) -> list[Figure]:
 def section(found: Findings, drawn: Sequence[Figure], matters: dict[str, Any]) -> dict[str, Any]:
     """Return the template's values for one data set."""
     study, results = found.results.study, found.results
-    early = ended_early_text(results, found.dataset, found.listed.filter(stage="search").height)
+    early = ended_early(results).get(found.dataset)
     confirmations = found.listed.filter(pl.col("source").is_not_null()).select("trial", "source")
     failed = found.listed.filter(pl.col("state") == "FAIL")
     errors = [(f"Trial {row['trial']}", row["error"]) for row in failed.head(MOST_ERRORS).iter_rows(named=True)]
