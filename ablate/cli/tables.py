@@ -76,7 +76,8 @@ def _lines(plan: Plan, shown: Plan) -> list[str]:
         lines.append(f"{shorter} every trial that runs at the same time.")
     lines += _budget_lines(plan.study, hours)
     if plan.confirmations:
-        lines.append(f"Then each configuration of a front is trained once more on {plan.confirmations} fresh seeds.")
+        what = "each configuration of a front" if len(plan.study.objectives) > 1 else "the best"
+        lines.append(f"Then {what} is trained once more on {plan.confirmations} fresh seeds.")
     return [*lines, *power_lines(plan), *(f"Note: {line}" for line in plan.cautions)]
 
 
