@@ -49,8 +49,7 @@ def status(
     console.print(_states_table([found]))
     for line in state_lines(found, read.study):
         console.say(line)
-    for line in failure_lines(found):
-        console.print(line, style="red", highlight=False)
+    console.say(*failure_lines(found), style="red")
     console.print(result)
 
 
@@ -311,11 +310,15 @@ def schema() -> None:
 
 
 def _states_table(found: list[Any]) -> Table:
+    from ablate.study.keys import OWN_DATA
+
     longest = max((len(study["study"]) for study in found), default=0)
     first = Column("study", no_wrap=True, min_width=longest)
     counts = [Column(name.lower(), justify="right") for name in STATE_ORDER]
-    table = Table(first, "state", "data set", *counts, box=None, pad_edge=False)
+    named = any(dataset != OWN_DATA for study in found for dataset in study["trials"])
+    table = Table(first, "state", *["data set"] * named, *counts, box=None, pad_edge=False)
     for study in found:
         for dataset, states in study["trials"].items():
-            table.add_row(study["study"], study["state"], dataset, *(str(states[name]) for name in STATE_ORDER))
+            label = ["" if dataset == OWN_DATA else dataset] * named
+            table.add_row(study["study"], study["state"], *label, *(str(states[name]) for name in STATE_ORDER))
     return table

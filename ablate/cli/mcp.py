@@ -189,8 +189,8 @@ def reading_tools(asked: Locations) -> list[Callable[..., dict[str, Any]]]:
     from ablate.driver import requests
     from ablate.driver.plan import make_plan
     from ablate.results.trials.tables import trials_table
-    from ablate.studies.pick import as_values, read_bounds
     from ablate.studies.pick import pick as pick_networks
+    from ablate.studies.pick import read_bounds
     from ablate.studies.status import results_as_values, status_of
     from ablate.studies.stored import read_study
     from ablate.studies.verdict import judge
@@ -233,7 +233,8 @@ def reading_tools(asked: Locations) -> list[Callable[..., dict[str, Any]]]:
     ) -> dict[str, Any]:
         """Return the network of a search that keeps bounds METRIC=NUMBER and is best otherwise."""
         found = _blind(read_study(study, asked))
-        return _shown({"picks": [*map(as_values, pick_networks(found, read_bounds(least or [], most or []), dataset))]})
+        made = pick_networks(found, read_bounds(least or [], most or []), dataset)
+        return _shown({"picks": [each.as_values() for each in made]})
 
     return [plan, status, front, trials, verdict, enqueue, pick]
 

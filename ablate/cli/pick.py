@@ -15,7 +15,8 @@ from ablate.cli.terminal import console, errors, print_json
 from ablate.studies.locations import Locations
 
 if TYPE_CHECKING:
-    from ablate.studies.pick import Pick, Reading
+    from ablate.results.front.picking import Choice
+    from ablate.studies.pick import Reading
 
 pick_app = typer.Typer()
 
@@ -55,7 +56,6 @@ def pick_network(
     """Print the settings of the best network that keeps every bound; with several objectives and no bound the front."""
     from ablate.results.front.table import front_lines
     from ablate.studies.pick import (
-        as_values,
         choice_text,
         pick,
         read_assignment,
@@ -84,7 +84,7 @@ def pick_network(
         console.print(front_lines(found.results))
         console.say(f"To pick one, {how}")
         return
-    chosen = [each.config for each in picks if each.config is not None]
+    chosen = [each.config for each in picks if each.is_made and each.config is not None]
     if len(picks) > 1 and uses:
         raise RequestError(f"{uses[0]}: it is of one network. Type --dataset: {', '.join(found.study.labels)}")
     if chosen and write is not None:
@@ -92,9 +92,9 @@ def pick_network(
     if chosen and again is not None:
         write_new(again, study_text(found, chosen[0]))
     if as_json:
-        print_json([as_values(each) for each in picks])
+        print_json([each.as_values() for each in picks])
     else:
-        _print(picks, again, study)
+        _print(picks, again)
     if len(chosen) < len(picks):
         sys.exit(1)
 
@@ -110,22 +110,19 @@ def _print_curve(found: list[Reading], *, as_json: bool) -> None:
         sys.exit(1)
 
 
-def _print(picks: list[Pick], again: Path | None, study: str) -> None:
-    """Print settings as YAML, one document for each data set; what else is known of a network are comments."""
-    from ablate.results.front.picking import NoChoice, choice_lines, missed_line
+def _print(picks: list[Choice], again: Path | None) -> None:
+    """Print settings as YAML, one document for each data set; what else is known of a trial are comments."""
     from ablate.studies.pick import settings_text
 
     for each in picks:
-        choice = each.choice
-        if isinstance(choice, NoChoice):
-            errors.say(missed_line(choice), style="red")
+        if not each.is_made or each.config is None:
+            errors.say(*each.lines(), style="red")
             continue
-        assert each.config is not None
         if each is not picks[0]:
             console.say("---")
-        file = str(again or f"{study}-{choice.dataset}.yaml")
+        file = str(again or f"{each.study.name}-{each.dataset}.yaml")
         search = shlex.join(["ablate", "search", file])
         train = search if again is not None else f"add --study {shlex.quote(file)}, then {search}"
-        for line in [*choice_lines(choice), f"To train it: {train}"]:
+        for line in [*each.lines(), f"To train it: {train}"]:
             console.say(f"# {line}")
         console.say(settings_text(each.config, ".yaml").rstrip())

@@ -14,6 +14,7 @@ from ablate.driver.plan import Plan, limit_rows
 from ablate.results.comparison.design import design_lines
 from ablate.results.rendering.numbers import quantity, spell_seconds
 from ablate.study import MOST_TRIALS, Study
+from ablate.study.keys import OWN_DATA
 
 ROWS_SHOWN = 24
 
@@ -22,7 +23,8 @@ def plan_lines(plan: Plan) -> RenderableType:
     """Return the plan as a table of architectures, followed by trials and hours per data set."""
     shown = limit_rows(plan, ROWS_SHOWN)
     table = Table(box=None, pad_edge=False)
-    for name in ("variant", "data set"):
+    named = plan.study.labels != (OWN_DATA,)
+    for name in ("variant", *["data set"] * named):
         table.add_column(name, overflow="fold")
     written = shown.table()
     own = sorted({name for row in plan.rows for name in row.size} - {*SIZE_METRICS})
@@ -30,9 +32,11 @@ def plan_lines(plan: Plan) -> RenderableType:
     for name in columns:
         table.add_column(name.upper() if name == "q" else name, justify="right", no_wrap=True)
     for cells in written.iter_rows(named=True):
-        table.add_row(cells["variant"], cells["dataset"], *(_cell(name, cells[name]) for name in columns))
+        label = [cells["dataset"]] * named
+        table.add_row(cells["variant"], *label, *(_cell(name, cells[name]) for name in columns))
     listed = [*_lines(plan, shown), *design_lines(plan.study)]
-    return Group(table, Text(), *(Text(line) for line in listed))
+    has_rows = table.row_count > 1 or len(table.columns) > 1
+    return Group(*([table, Text()] if has_rows else ()), *map(Text, listed))
 
 
 def _cell(name: str, value: float | None) -> str:
@@ -72,7 +76,8 @@ def _lines(plan: Plan, shown: Plan) -> list[str]:
         lines.append(f"{shorter} every trial that runs at the same time.")
     lines += _budget_lines(plan.study, hours)
     if plan.confirmations:
-        lines.append(f"Then each configuration of a front is trained once more on {plan.confirmations} fresh seeds.")
+        what = "each configuration of a front" if len(plan.study.objectives) > 1 else "the best"
+        lines.append(f"Then {what} is trained once more on {plan.confirmations} fresh seeds.")
     return [*lines, *power_lines(plan), *(f"Note: {line}" for line in plan.cautions)]
 
 

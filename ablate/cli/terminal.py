@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -22,6 +23,7 @@ class Terminal(Console):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{"markup": False, "emoji": False, **settings})
+        self.is_piped = not self.is_terminal and "COLUMNS" not in os.environ  # a table keeps its names whole
 
     def render_str(self, text: str, **settings: Any) -> Text:
         """Return `text` as a rich Text; measured here too, so that a table's columns fit what they show."""
@@ -31,6 +33,10 @@ class Terminal(Console):
         """Yield the segments of `renderable`; rich's own control segments stay as they are."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=printable(segment.text))
+
+    def print(self, *objects: Any, crop: bool = False, **how: Any) -> None:
+        """Print as rich does, but cut nothing: a word that is longer than a line has a longer line."""
+        super().print(*objects, crop=crop, **how)
 
     def say(self, *lines: str, style: str | None = None) -> None:
         """Print lines as they are, however long."""

@@ -71,7 +71,7 @@ from ablate.functions.code import changes as own
 from ablate.functions.code.module import CODE
 from ablate.functions.command_record import empty, forget_records
 from ablate.ledger import EventRecord, Ledger, StudyWriter
-from ablate.results.front.budget import ended_early_lines
+from ablate.results.front.budget import ended_early, ended_early_lines
 from ablate.results.front.front import column_of
 from ablate.results.trials.results import Results
 from ablate.results.trials.tables import trials_table, write_study_file
@@ -178,7 +178,7 @@ def _search(study: Study, text: str, options: RunOptions, console: Console, tell
                 return FinishedStudy(study=study, home=home, report=report)
         snapshot = with_files(ledger.snapshot(study.name), options)
         console.print(results_of(study, snapshot))
-        for line in (*ended_early_lines(Results.of(study, snapshot)), *unshown):
+        for line in (*ended_early_lines(study, ended_early(Results.of(study, snapshot))), *unshown):
             _say(console, line)
         _refuse_empty(ledger, study, options)
         refuse_failed_rows(study, snapshot, report, only=options.variants)

@@ -5,34 +5,25 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from ablate.base.errors import RequestError, did_you_mean
 from ablate.base.files import DiskFolder
-from ablate.base.plain_text import finite
 from ablate.core.objectives import COST_METRICS, is_maximized, is_share, on_validation, signed
 from ablate.core.trial import TrialConfig
 from ablate.results.comparison.rows import comparison_fits
 from ablate.results.front.curve import ends
 from ablate.results.front.curve_words import reading_sentence
 from ablate.results.front.fitted import Fit, search_fits
-from ablate.results.front.picking import Bound, Choice, NoChoice, choose
+from ablate.results.front.picking import Bound, Choice, choose
 from ablate.results.trials.tables import REPORT_COLUMNS
 from ablate.studies.stored import Stored
 from ablate.study import Study, parse_study
 from ablate.study.yaml_text import read_yaml, write_yaml
 
 LEFT_OUT = ("settings", "variants", "parts", "start", "constraints", "compare", "scale", "only", "deterministic")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pick:
-    """The choice of one data set with the configuration of its network, or no choice."""
-
-    choice: Choice | NoChoice
-    config: TrialConfig | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,25 +49,21 @@ class Best:
 def best_of(found: Stored, dataset: str | None = None) -> Best:
     """Return the best trial of a study on the first objective, of `dataset` or of all; raise RequestError if none."""
     objective = found.study.objectives[0]
-    picks = [each for each in pick(found, (), dataset) if isinstance(each.choice, Choice)]
-    if not picks:
-        raise RequestError(f"study {found.study.name!r} has no best trial yet: none is complete and keeps its bounds")
-    made = []
-    for each in picks:
-        assert isinstance(each.choice, Choice)
-        assert each.config is not None
-        row = each.choice.row
-        made.append(
-            Best(
-                dataset=each.choice.dataset,
-                trial=row["trial"],
-                stage=each.choice.stage,
-                n=row["replicates"],
-                metrics={name: interval.mean for name, interval in each.choice.metrics.items()},
-                settings=each.config.settings.handed(),
-                found=found,
-            )
+    made = [
+        Best(
+            dataset=each.dataset,
+            trial=each.row["trial"],
+            stage=each.stage,
+            n=each.row["replicates"],
+            metrics={name: interval.mean for name, interval in each.metrics.items()},
+            settings=each.config.settings.handed(),
+            found=found,
         )
+        for each in pick(found, (), dataset)
+        if each.row is not None and each.config is not None
+    ]
+    if not made:
+        raise RequestError(f"study {found.study.name!r} has no best trial yet: none is complete and keeps its bounds")
     return min(made, key=lambda best: signed(objective, next(iter(best.metrics.values()))))
 
 
@@ -88,11 +75,11 @@ def read_bounds(least: Sequence[str], most: Sequence[str]) -> list[Bound]:
 def choice_text(study: Study) -> str:
     """Return what to type to pick one network of a front, or an empty text where one objective picks it."""
     words = [f"--{'min' if is_maximized(o) else 'max'} {o.metric}=NUMBER" for o in study.objectives]
-    return f"say what the network must keep: {' or '.join(words)}" if len(words) > 1 else ""
+    return f"say what the {study.noun} must keep: {' or '.join(words)}" if len(words) > 1 else ""
 
 
-def pick(found: Stored, asked: Sequence[Bound], dataset: str | None) -> list[Pick]:
-    """Return one pick for each data set of a study, or for `dataset`.
+def pick(found: Stored, asked: Sequence[Bound], dataset: str | None) -> list[Choice]:
+    """Return one choice for each data set of a study, or for `dataset`.
 
     Raises RequestError for an unknown data set or metric, and for a comparison, which searches nothing.
     """
@@ -108,12 +95,11 @@ def pick(found: Stored, asked: Sequence[Bound], dataset: str | None) -> list[Pic
         if results.trials.height and bound.metric not in known:
             raise RequestError(f"no trial reports {bound.asked!r}. {did_you_mean(bound.asked, known)}")
     configs = {(t.key.dataset, t.key.number): t.config for t in found.snapshot.trials}
-    picks = []
-    for label in study.labels if dataset is None else (dataset,):
-        choice = choose(results, label, asked)
-        config = configs[label, choice.row["trial"]] if isinstance(choice, Choice) else None
-        picks.append(Pick(choice=choice, config=config))
-    return picks
+    made = [choose(results, label, asked) for label in (study.labels if dataset is None else (dataset,))]
+    return [
+        replace(each, config=configs[each.dataset, each.row["trial"]]) if each.row is not None else each
+        for each in made
+    ]
 
 
 def study_text(found: Stored, config: TrialConfig) -> str:
@@ -133,9 +119,11 @@ def study_text(found: Stored, config: TrialConfig) -> str:
     name = key.study[: 63 - len(tail)] + tail if len(tail) < 60 else f"picked-{number}"  # 63 characters at most
     data |= {"study": name, "sampler": {"name": "random"}, "scheduler": {"name": "none"}}
     data |= {"replicates": 1, "budget": {"trials": 1}, "confirm": None}
-    head = f"# Trains the network of search trial {number} of study {key.study} on {label}, with every setting fixed.\n"
+    of = f"the {found.study.noun} of search trial {number} of study {key.study}"
+    on = f" on {label}" if len(found.study.labels) > 1 else ""
+    head = f"# Trains {of}{on}, with every setting fixed.\n"
     text = head + write_yaml(data)
-    parse_study(text, "the picked network")
+    parse_study(text, f"the picked {found.study.noun}")
     return text
 
 
@@ -157,30 +145,6 @@ def write_new(file: Path, text: str) -> None:
         DiskFolder(file.absolute().parent).write(file.name, text.encode())
     except OSError as error:
         raise RequestError(f"{file}: cannot be written: {error.strerror}") from error
-
-
-def as_values(picked: Pick) -> dict[str, Any]:
-    """Return a pick as JSON values; what is unknown is null."""
-    choice = picked.choice
-    if isinstance(choice, NoChoice):
-        near = None if choice.row is None else int(choice.row["trial"])
-        missed = [{"bound": bound.text, "value": finite(value)} for bound, value in choice.missed]
-        return {"dataset": choice.dataset, "trial": None, "nearest": near, "missed": missed}
-    assert picked.config is not None
-    return {
-        "dataset": choice.dataset,
-        "trial": choice.row["trial"],
-        "source": choice.row["source"],
-        "stage": choice.stage,
-        "confirmed": choice.stage == "confirm",
-        "among": choice.among,
-        "settings": picked.config.settings.model_dump(mode="json"),
-        "metrics": {
-            name: {"mean": finite(i.mean), "low": finite(i.low), "high": finite(i.high), "n": i.n}
-            for name, i in choice.metrics.items()
-        },
-        "bounds": [{"bound": b.text, "asked": b.asked, "value": value} for b, value in choice.kept],
-    }  # fmt: skip
 
 
 def read_assignment(option: str, text: str) -> tuple[str, float]:
@@ -218,10 +182,10 @@ def readings(found: Stored, asked: str, value: float, dataset: str | None) -> li
     if dataset is not None and dataset not in study.labels:
         raise RequestError(f"study {study.name!r} has no data set {dataset!r}. {did_you_mean(dataset, study.labels)}")
     fits = search_fits(found.results) if study.compare is None else comparison_fits(found.results)
-    return [_read(fit, asked, value) for label, fit in fits.items() if dataset in (None, label)]
+    return [_read(study, fit, asked, value) for label, fit in fits.items() if dataset in (None, label)]
 
 
-def _read(fit: Fit, asked: str, value: float) -> Reading:
+def _read(study: Study, fit: Fit, asked: str, value: float) -> Reading:
     if asked != fit.size and on_validation(asked) != on_validation(fit.metric):
         known = f"the curve is of {fit.metric} against {fit.size}. {did_you_mean(asked, [fit.metric, fit.size])}"
         raise RequestError(f"--at {asked}: {known}")
@@ -241,4 +205,5 @@ def _read(fit: Fit, asked: str, value: float) -> Reading:
     values = {"dataset": fit.dataset, "asked": asked, "value": value, "metric": fit.metric if at_size else fit.size}
     values |= dict(zip(("estimate", "low", "high"), shown, strict=True))
     values |= {"networks": len(fit.networks), "over": [*fit.over], "reason": reason}
-    return Reading(sentence=reading_sentence(fit, at_size, value, answer), values=values, is_known=answer is not None)
+    sentence = study.said_of(fit.dataset, reading_sentence(fit, at_size, value, answer))
+    return Reading(sentence=sentence, values=values, is_known=answer is not None)

@@ -16,7 +16,7 @@ from ablate.core.trial import TrialState
 from ablate.ledger import EventRecord, StudyRecord
 from ablate.ledger.requests import CLOSE, JUDGE, STOP, Request, find_refused, find_unanswered
 from ablate.results.comparison.rows import as_values, comparison, comparison_fits
-from ablate.results.front.budget import ended_early_text, hours_content, hours_text
+from ablate.results.front.budget import ended_early, ended_early_lines, hours_content, hours_text
 from ablate.results.front.findings import findings
 from ablate.results.front.fitted import fits_table, search_fits
 from ablate.results.front.range_ends import range_ends
@@ -25,6 +25,7 @@ from ablate.studies.homes import command_to_continue
 from ablate.studies.locations import Locations
 from ablate.studies.stored import Stored, cover_datasets, known_names, read_study
 from ablate.study import MOST_TRIALS, Study
+from ablate.study.keys import OWN_DATA
 from ablate.tuning.recorded import RecordedSearch, has_room, hours_spent, is_finished, is_over, recorded_searches
 from ablate.tuning.state.planned import planned_trials, tuning_trials
 
@@ -48,7 +49,7 @@ def status_of(found: Stored, locations: Locations) -> dict[str, Any]:
         "storage": found.storage,
         "state": state,
         "finished": finished,
-        "ended_early": _ended_early(found, here),
+        "ended_early": {n: text for n, text in ended_early(found.results).items() if n in here and here[n].exhausted},
         "stage": {name: _stage(each, here.values(), record.active_seconds) for name, each in here.items()},
         "resume": None if finished or (driver and driver["here"]) else resume_command(found, locations),
         "budget": _budget(found, here),
@@ -85,8 +86,10 @@ def results_as_values(found: Stored) -> dict[str, Any]:
     mine = {name: None if each.yours is None else each.yours.values() for name, each in known.items()}
     ends = {name: range_ends(each.results.study, each.listed, name).values() for name, each in known.items()}
     fits = fits_table(search_fits(found.results).values()).to_dicts()
-    return {"front": rows, "best": best, "answer": answers, "withheld": reasons, "yours": mine, "range_ends": ends,
-            "fit": fits}  # fmt: skip
+    cases = {name: each.answer and each.answer.case for name, each in known.items()}
+    named = {name: each.answer and each.answer.named for name, each in known.items()}
+    return {"front": rows, "best": best, "answer": answers, "case": cases, "named": named, "withheld": reasons,
+            "yours": mine, "range_ends": ends, "fit": fits}  # fmt: skip
 
 
 def overview(locations: Locations) -> list[Mapping[str, Any]]:
@@ -141,7 +144,7 @@ def wait_for(name: str, locations: Locations, trials: int | None) -> Waiting:
 def state_lines(status: Mapping[str, Any], study: Study) -> list[str]:
     """Return lines on whether `study` is finished, running or interrupted, its budget left, and users' requests."""
     words = STAGES if study.compare is None else STAGES_OF_A_COMPARISON
-    stages = ", ".join(f"{name}: {words[stage]}" for name, stage in status["stage"].items())
+    stages = ", ".join(study.said_of(name, words[stage]) for name, stage in status["stage"].items())
     driver = status["driver"]
     if driver is not None:
         renewed = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(driver["renewed"]))
@@ -157,9 +160,9 @@ def state_lines(status: Mapping[str, Any], study: Study) -> list[str]:
     all_of = f"ablate status {status['study']} --json"
     pending = [f"Pending: {each['asked']}" for each in status["requests"]["pending"]]
     refused = [f"Not done: {each['asked']}: {each['reason']}" for each in status["requests"]["refused"]]
-    early = [f"{name}: {text}." for name, text in status["ended_early"].items()]
+    early = ended_early_lines(study, status["ended_early"])
     waiting = at_most(refused, MOST_LINES, all_of) + at_most(pending, MOST_LINES, all_of)
-    return [state, _budget_text(status["budget"]), *early, *waiting]
+    return [state, _budget_text(status["budget"], study), *early, *waiting]
 
 
 def failure_lines(status: Mapping[str, Any]) -> list[str]:
@@ -213,12 +216,6 @@ def _stage(search: RecordedSearch, everyone: Collection[RecordedSearch], active_
     return "finished" if ended else "confirm"
 
 
-def _ended_early(found: Stored, here: Mapping[str, RecordedSearch]) -> dict[str, str]:
-    """Return why a search ended before its budget was spent, by data set."""
-    texts = {name: ended_early_text(found.results, name, len(each.search_trials())) for name, each in here.items()}
-    return {name: text for name, text in texts.items() if text and here[name].exhausted}
-
-
 def _budget(found: Stored, here: Mapping[str, RecordedSearch]) -> dict[str, Any]:
     planned, used = planned_trials(found.study), found.record.active_seconds
     trials = {}
@@ -246,11 +243,14 @@ def _budget(found: Stored, here: Mapping[str, RecordedSearch]) -> dict[str, Any]
     return {"trials": trials, **more, "wall_clock": clock, "gpu_hours": hours}
 
 
-def _budget_text(budget: Mapping[str, Any]) -> str:
-    limited = {name: one for name, one in budget["trials"].items() if one["planned"] is not None}
-    parts = [f"{name} {one['left']:,} of {one['planned']:,} trials" for name, one in limited.items()]
-    for name, one in (budget["tuning_trials"] or {}).items():
-        parts.append(f"{name} {one['left']:,} of {one['planned']:,} tuning trials")
+def _budget_text(budget: Mapping[str, Any], study: Study) -> str:
+    counts = {"trials": budget["trials"], "tuning trials": budget["tuning_trials"] or {}}
+    parts = [
+        f"{'' if study.labels == (OWN_DATA,) else f'{name} '}{one['left']:,} of {one['planned']:,} {what}"
+        for what, by_name in counts.items()
+        for name, one in by_name.items()
+        if one["planned"] is not None
+    ]
     if (clock := budget["wall_clock"]) is not None:
         left, limit = (timedelta(seconds=round(clock[name])) for name in ("left", "seconds"))
         parts.append(f"{left} of {limit} hours")

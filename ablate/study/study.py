@@ -56,6 +56,11 @@ class Study(StudyKeys):
         """Return the metrics that are known before training: sizes of the built-in family, else those of `knowing`."""
         return SIZE_METRICS if self.trainable in TRAINABLES.names() else self._told
 
+    @property
+    def noun(self) -> str:
+        """Return what a trial trains, in words: `network` where its parameters are counted, else `configuration`."""
+        return "network" if "params" in self.counted else "configuration"
+
     def knowing(self, metrics: Iterable[str], settings: Iterable[str], *, builds: bool) -> Self:
         """Return the study with the metrics that its function's `size(config)` tells, and the settings it reads.
 

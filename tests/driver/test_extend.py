@@ -293,7 +293,7 @@ def test_limits_typed_replace_those_of_the_file_and_another_value_is_an_extensio
         assert (code, "Type --extend" in err) == (2, True)
     code, out, err = command(capfd, *search, "--time", "1h", "--extend")
     assert code == 0, err
-    assert "data: the search ended after 3 trials: no configuration of the space is left." in out
+    assert "the search ended after 3 trials: no configuration of the space is left." in out
     status = checked("status", command(capfd, "status", "small", "--json")[1])
     assert (status["trials"]["data"]["COMPLETE"], status["budget"]["wall_clock"]["seconds"]) == (3, 3600.0)
     assert command(capfd, *search, "--time", "60m")[0] == 0, "the same command continues"

@@ -14,7 +14,6 @@ from ablate.ledger import Ledger
 from ablate.results.comparison.rows import comparison
 from ablate.results.comparison.words import trials_text
 from ablate.results.front.findings import Findings
-from ablate.results.front.wording import status_lines
 from ablate.results.report import front_table, result_lines, write_report
 from ablate.results.trials.pooling import pooled
 from ablate.results.trials.results import Results
@@ -56,8 +55,7 @@ def test_the_page_has_one_row_per_network_and_the_tables_every_trial(tmp_path: P
     fronts = front_table(Results(study, trials, reports))
     page = write_report(Results(study, trials, reports), tmp_path).read_text()
     words = f"{networks} networks confirmed on fresh seeds, test split"
-    assert words in page
-    assert ("Status of digits", words) in status_lines(Results(study, trials, reports))
+    assert page.count(words) == 1
     assert f"{2 * networks} confirmation trials ({2 * networks} complete)" in page
     assert "n = 5" in page
     listed = pl.read_csv(tmp_path / "report" / "trials.csv")

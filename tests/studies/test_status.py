@@ -17,7 +17,8 @@ from typer.main import get_command
 from ablate.cli import app as cli
 from ablate.ledger import Ledger
 from ablate.ledger.schema import lease_table
-from ablate.results.front.wording import status_lines
+from ablate.results.report import build_page
+from ablate.results.report.search import status_lines
 from ablate.results.trials.results import Results
 from support.commands import refused, run, succeed
 from support.ledgers import raw_connection
@@ -154,7 +155,8 @@ def test_hours_and_money_are_counted_and_an_early_end_has_its_reason(tmp_path: P
     for name in begun:
         assert found["ended_early"][name] == "the search ended after 4 trials: no configuration of the space is left"
         assert f"{name}: {found['ended_early'][name]}." in words
-        assert shown[f"Status of {name}"].endswith(found["ended_early"][name])
+        text = build_page(Results.of(study, snapshot)).html
+        assert text.count(found["ended_early"][name]) == len(begun)
 
 
 def test_a_comparison_has_its_cells(tmp_path: Path, look: Any) -> None:

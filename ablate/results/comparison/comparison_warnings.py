@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -15,10 +14,16 @@ from ablate.core.objectives import count_states, given_for, is_of_training, is_s
 from ablate.results.comparison.rows import comparison, judged_rows, metrics, verdicts
 from ablate.results.comparison.runs import Runs, collect
 from ablate.results.comparison.tuning_budget import count_untuned, tuning_warnings
-from ablate.results.statistics.intervals import FEW_SEEDS, smallest_effect
 from ablate.results.statistics.looks import ERROR, MARGINS, holm, last_plan, late_margins, plan_of
 from ablate.results.trials.results import Results, once
-from ablate.results.trials.study_warnings import StudyWarning, coarse_splits, equal_seeds, few_errors, heavy_tail
+from ablate.results.trials.study_warnings import (
+    StudyWarning,
+    coarse_splits,
+    equal_seeds,
+    few_errors,
+    few_seeds,
+    heavy_tail,
+)
 from ablate.study import PLACEBO, VARIANT, Study
 
 NAMED = 6  # variants that a warning names
@@ -34,10 +39,10 @@ def comparison_warnings(results: Results) -> list[StudyWarning]:
         *_failed(runs),
         *_failed_seeds(results),
         *_diverged(study, runs),
-        *_few_seeds(study),
+        *few_seeds(study.replicates, "seed", "replicates"),
         *_coarse(results),
         *_samples(results),
-        *_equal_rows(runs),
+        *_equal_rows(study, runs),
         *_equal_seeds(results, runs),
         *_placebo(results),
         *tuning_warnings(results),
@@ -110,17 +115,6 @@ def _diverged(study: Study, runs: Runs) -> Iterator[StudyWarning]:
     yield StudyWarning(code="diverged-seeds", text=f"{text}: {rule}.")
 
 
-def _few_seeds(study: Study) -> Iterator[StudyWarning]:
-    if study.replicates < FEW_SEEDS:
-        seeds = counted(study.replicates, "seed")
-        size = smallest_effect(study.replicates)
-        shown = (
-            f"only differences of {size:.1f} standard deviations or more" if math.isfinite(size) else "no differences"
-        )
-        text = f"{seeds}: {shown} are found reliably. More `replicates` find smaller ones."
-        yield StudyWarning(code="few-seeds", text=text)
-
-
 def _coarse(results: Results) -> Iterator[StudyWarning]:
     """Warn of splits of which one sample is more than the margin of their accuracy."""
     margins, splits = results.study.compared.margin, {"val": "validation", "test": "test"}
@@ -138,7 +132,7 @@ def _samples(results: Results) -> Iterator[StudyWarning]:
     yield from heavy_tail((metric, spread.tail) for metric, spread in pairs if spread is not None)
 
 
-def _equal_rows(runs: Runs) -> Iterator[StudyWarning]:
+def _equal_rows(study: Study, runs: Runs) -> Iterator[StudyWarning]:
     """Warn of variants whose complete trials have equal numbers: they are one network under several names."""
     names = list(filter(is_of_training, runs.last.columns))
     if all(map(is_share, names)):
@@ -152,7 +146,7 @@ def _equal_rows(runs: Runs) -> Iterator[StudyWarning]:
     for variants in same.values():
         if len(variants) > 1:
             listed = f"{', '.join(sorted(variants)[:-1])} and {max(variants)}"
-            text = f"{listed} have equal numbers in every seed: they are one network under {len(variants)} names."
+            text = f"{listed} have equal numbers in every seed: they are one {study.noun} under {len(variants)} names."
             yield StudyWarning(code="equal-rows", text=text)
 
 

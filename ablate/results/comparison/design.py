@@ -79,7 +79,7 @@ def design_lines(study: Study) -> list[str]:
     if study.compare is None or not study.parts:
         return []
     count, designs = len(study.arms), " and ".join(study.compare.design)
-    lines = [f"Design: {designs}: {counted(count, 'network')} of {_parts(study)}."]
+    lines = [f"Design: {designs}: {counted(count, study.noun)} of {_parts(study)}."]
     if study.twins:
         one = "a twin of the size of each" if len(study.twins) > 1 else "a twin of the size of"
         lines.append(f"Further: {one} {_named(list(study.twins.values()))}.")

@@ -11,7 +11,7 @@ import polars as pl
 
 from ablate.core.objectives import given_for, is_share
 from ablate.results.comparison.design import columns
-from ablate.results.rendering.drawing import Figure, finished, inline_chart, rounded, row_axes, safe_stem, tips
+from ablate.results.rendering.drawing import Figure, finished, inline_chart, row_axes, safe_stem, scaled, tips
 from ablate.results.rendering.numbers import better_end, capital, printable, spell_metric
 from ablate.results.statistics.looks import ERROR, share_of
 from ablate.study import Study
@@ -58,28 +58,27 @@ def _figure(study: Study, metric: str, panels: tuple[Figure, ...], *, look: int)
 def _panel(study: Study, rows: pl.DataFrame, seeds: Seeds) -> Figure:
     """Return one column: a row for each variant."""
     metric, column = rows["metric"][0], rows["column"][0]
-    factor = 100 if is_share(metric) else 1
     margin = given_for(study.compared.margin, metric)
-    points = [_point(row, factor) for row in rows.iter_rows(named=True)]
+    points = [_point(row) for row in rows.iter_rows(named=True)]
     ticks = [
-        {"variant": printable(variant), "value": rounded(factor * value)}
+        {"variant": printable(variant), **scaled(metric, value=value)}
         for variant in rows["variant"]
         for value in seeds.get((metric, column, variant), ())
         if math.isfinite(value)
     ]
     unit = "difference in points" if is_share(metric) else f"difference in {spell_metric(metric)}"
-    chart = alt.layer(*_layers(points, ticks, None if margin is None else rounded(factor * margin), unit))
+    chart = alt.layer(*_layers(points, ticks, scaled(metric, margin=margin)["margin"], unit))
     return Figure(
         stem=f"difference-{safe_stem(metric)}-{safe_stem(column)}-{[*columns(study)].index(column)}",
-        title=printable(column),
+        title=printable(column) if len(columns(study)) > 1 else "",
         caption=f"Difference in {spell_metric(metric)} of each variant from the baseline on {printable(column)}.",
         spec=finished(chart, height=ROW_HEIGHT * len(points)),
     )
 
 
-def _point(row: Mapping[str, Any], factor: int) -> dict[str, Any]:
+def _point(row: Mapping[str, Any]) -> dict[str, Any]:
     names = ("difference", "low", "high", "margin_low", "margin_high")
-    drawn = {name: None if row[name] is None else rounded(factor * row[name]) for name in names}
+    drawn = scaled(row["metric"], **{name: row[name] for name in names})
     return {"variant": printable(row["variant"]), "verdict": row["verdict"], "seeds": row["n"], **drawn}
 
 

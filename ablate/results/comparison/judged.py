@@ -146,7 +146,7 @@ class Judged:
         elif SUPERIOR in claims and EQUIVALENT in claims:
             yield "the gain is smaller than the margin"
         if self.sd == 0:
-            yield "the difference is the same in every seed: a sign test decides, not a t test"
+            yield "a sign test decides, not a t test"
         if n and not np.isfinite(self.differences).all():
             yield "a seed diverged, so there is no difference"
         elif n == 1:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 import polars as pl
 from rich.console import Group, RenderableType
-from rich.text import Text
 
 from ablate.core.objectives import SIZE_METRICS
 from ablate.results.comparison.comparison_warnings import comparison_warnings
@@ -25,7 +24,7 @@ from ablate.results.comparison.words import (
     warning_text,
 )
 from ablate.results.front.confirmation import protocol_text
-from ablate.results.rendering.grid import Column, Grid, Row
+from ablate.results.rendering.grid import Column, Grid, Paragraph, Row
 from ablate.results.rendering.numbers import (
     DASH,
     capital,
@@ -175,10 +174,10 @@ def comparison_lines(results: Results) -> RenderableType:
     """Return the first metric of a comparison for a terminal, at least 80 columns wide."""
     study, metric = results.study, first_metric(results.study)
     protocol = [protocol_text(study)] if study.protocol == "paper" else []
-    above = map(Text, [*protocol, *filter(None, [scale_text(study), missing_text(study)])])
+    above = map(Paragraph, [*protocol, *filter(None, [scale_text(study), missing_text(study)])])
     judged = verdicts(results).filter(pl.col("metric") == metric)
     step = next_step(results, judged)
-    return Group(*above, verdict_lines(study, judged, metric, comparison_warnings(results), step), Text(),
+    return Group(*above, verdict_lines(study, judged, metric, comparison_warnings(results), step), Paragraph(""),
                  table_lines(results, metric))  # fmt: skip
 
 
@@ -188,10 +187,10 @@ def verdict_lines(
     """Return the rows of `verdicts` of a metric for a terminal: what they share, sentences, the next step, warnings."""
     hint = next_text(study, metric, step)
     return Group(
-        *([Text(shared_text(study, table))] if table.height else []),
-        *map(Text, _sentences(table)),
-        *([Text(hint)] if hint else []),
-        *(Text(warning_text(each), style="yellow") for each in warnings),
+        *([Paragraph(shared_text(study, table))] if table.height else []),
+        *map(Paragraph, _sentences(table)),
+        *([Paragraph(hint)] if hint else []),
+        *(Paragraph(warning_text(each), style="yellow") for each in warnings),
     )
 
 
@@ -202,9 +201,9 @@ def table_lines(results: Results, metric: str) -> RenderableType:
     further = contrasts_grid(table, metric)
     published = bool(grid.frame["published"].is_not_null().any())
     below = [*notes, *([f"Published figures: {printable(source)}"] if source and published else [])]
-    lines: list[RenderableType] = [grid, *map(Text, below)]
+    lines: list[RenderableType] = [grid, *map(Paragraph, below)]
     if further is not None:
-        lines += [Text(), Text(f"{further.caption}:"), further]
+        lines += [Paragraph(""), Paragraph(f"{further.caption}:"), further]
     return Group(*lines)
 
 

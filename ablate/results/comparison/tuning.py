@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import polars as pl
 
 from ablate.base.plain_text import counted
 from ablate.results.comparison.tuning_budget import tuning_budget
-from ablate.results.rendering.grid import PageTable
+from ablate.results.rendering.grid import Column, Grid, Row
 from ablate.results.rendering.numbers import printable, quantity, spell_metric, spell_seconds
 from ablate.results.trials.results import Results
 from ablate.study import Study
@@ -27,15 +28,8 @@ def tuning_section(results: Results) -> dict[str, Any] | None:
     if study.tune is None:
         return None
     budget = tuning_budget(results)
-    table = PageTable(
-        caption="Tuning of each row",
-        headings=headings(study),
-        groups={
-            printable(part["dataset"][0]): [row_cells(study, row) for row in part.iter_rows(named=True)]
-            for part in budget.partition_by("dataset", maintain_order=True)
-        },
-        csv=CSV,
-    )
+    columns = [*_columns(study)]
+    table = Grid(caption="Tuning of each row", frame=budget, columns=columns, csv=CSV, group="dataset")
     return {"text": tuning_text(study, budget), "table": table}
 
 
@@ -59,31 +53,29 @@ def tuning_text(study: Study, budget: pl.DataFrame) -> str:
     )
 
 
-def headings(study: Study) -> list[str]:
-    """Return the headings of the table of budgets."""
-    tuned = [f"Winning {name.partition('.')[2]} (seeds)" for name in study.tuned.names()]
-    best = f"Best {spell_metric(study.tuning_objective.metric)}"
-    return ["Row", *tuned, best, "Complete", "Failed", "Epochs", "Seconds"]
+def _columns(study: Study) -> Iterator[Column]:
+    """Yield the columns of the table of budgets."""
+    metric = study.tuning_objective.metric
+    yield Column(heading="Row", cell=lambda row: " · ".join(filter(None, (row["variant"], row["configuration"]))))
+    for name in study.tuned.names():
+        yield Column(heading=f"Winning {name.partition('.')[2]} (seeds)", cell=partial(_winners, name))
+    yield Column(heading=f"Best {spell_metric(metric)}", cell=lambda row: quantity(metric, row["score"]))
+    yield Column(heading="Complete", cell=lambda row: f"{row['complete']} of {row['runs']}")
+    for number in ("failed", "epochs", "seconds"):
+        yield Column(heading=number.capitalize(), cell=lambda row, number=number: f"{row[number]:,.0f}")  # type: ignore[misc]
 
 
-def row_cells(study: Study, row: Mapping[str, Any]) -> list[str]:
-    """Return the cells of one row under `headings`; a setting whose best is often at a border has an asterisk."""
-    winners, border = json.loads(row["winners"]), row["border"].split(", ")
-    best = [_winners(winners, name) + "*" * (name in border) for name in study.tuned.names()]
-    name = " · ".join(part for part in (row["variant"], row["configuration"]) if part)
-    score = quantity(study.tuning_objective.metric, row["score"])
-    complete = f"{row['complete']} of {row['runs']}"
-    cost = [str(row["failed"]), f"{row['epochs']:,}", f"{row['seconds']:,.0f}"]
-    return [printable(name), *best, score, complete, *cost]
+def _winners(name: str, row: Row) -> str:
+    """Return the values of a setting that won, each with the number of its seeds, the most frequent first.
 
-
-def _winners(winners: list[dict[str, Any]], name: str) -> str:
-    """Return the values of a setting that won, each with the number of its seeds, the most frequent first."""
+    A setting whose best is often at a border has an asterisk.
+    """
     counts: Counter[str] = Counter()
-    for winner in winners:
+    for winner in json.loads(row["winners"]):
         counts[_value(winner.get(name))] += winner["seeds"]
     listed = [f"{value} ({count})" for value, count in counts.most_common(MOST_WINNERS)]
-    return ", ".join(listed) + (f" and {len(counts) - MOST_WINNERS} more" * (len(counts) > MOST_WINNERS)) or "–"
+    more = f" and {len(counts) - MOST_WINNERS} more" * (len(counts) > MOST_WINNERS)
+    return (", ".join(listed) + more or "–") + "*" * (name in row["border"].split(", "))
 
 
 def _value(value: Any) -> str:

@@ -20,9 +20,8 @@ from ablate.results.comparison.verdicts import (
     SUPERIOR,
     NextStep,
 )
-from ablate.results.front.confirmation import opened_text, protocol_text
+from ablate.results.front.confirmation import opened_text, protocol_text, seeds_text
 from ablate.results.front.findings import by_state
-from ablate.results.front.wording import seeds_text
 from ablate.results.rendering.numbers import (
     capital,
     equal_seeds,
@@ -57,7 +56,7 @@ NEXT = {
     "{seeds} and add `--extend` to `ablate compare`: {time} of training, one trial after another.",
     "never": "{open}. No number of seeds up to 1,000 finds a row without a difference non-inferior.",
     "collapsed": "{open}, all with collapsed seeds. Look at these seeds: a training that fails on some of them is a "
-    "property of the network.",
+    "property of the {noun}.",
 }
 
 
@@ -186,6 +185,7 @@ def next_text(study: Study, metric: str, step: NextStep | None) -> str:
     some = f", {step.collapsed} with collapsed seeds, which more seeds do not help" if step.collapsed else ""
     verdicts = f"{step.undecided} of {step.rows} verdicts {'is' if step.undecided == 1 else 'are'} inconclusive"
     return NEXT[case].format(
+        noun=study.noun,
         open=verdicts if case == "collapsed" else verdicts + some,
         now=study.replicates,
         seeds=step.seeds,
@@ -234,7 +234,7 @@ def tested_text(results: Results, dataset: str) -> str:
     own = results.on(dataset).trials
     tests = own.filter(pl.col("stage") == "confirm")
     if not tests.height:
-        return "not opened yet: every trained network is read on it once the last trial has ended"
+        return f"not opened yet: every trained {results.study.noun} is read on it once the last trial has ended"
     states = count_states(tests["state"])
     trained = own.filter(pl.col("stage") == "search", pl.col("state") == "COMPLETE").height
     text = f"{states['COMPLETE']:,} of {trained:,} trained trials read{opened_text(results, dataset)}"

@@ -42,20 +42,19 @@ def hours_text(content: Mapping[str, float | None], *, left: bool = False) -> st
     return f"{text} ({price * hours:.2f}{whole} at {price:g} each)"
 
 
-def ended_early_text(results: Results, dataset: str, begun: int) -> str:
-    """Return why a data set's search ended before its budget was spent, or an empty text.
+def ended_early(results: Results) -> dict[str, str]:
+    """Return why the search of a data set ended before its budget was spent, by data set.
 
-    `begun` counts its search trials: more of them than when it ended are of a search that goes on.
+    With more search trials than when it ended, it goes on.
     """
-    study = results.study
-    used_up = [event.payload for event in results.events_of(dataset, "exhausted")]
-    if study.compare is None and not study.budget.counts and used_up and used_up[-1]["search_trials"] == begun:
-        return f"the search ended after {counted(begun, 'trial')}: no configuration of the space is left"
-    return ""
+    study, found = results.study, {}
+    for dataset in study.labels if study.compare is None and not study.budget.counts else ():
+        begun = results.trials.filter(dataset=dataset, stage="search").height
+        if begun in [event.payload["search_trials"] for event in results.events_of(dataset, "exhausted")[-1:]]:
+            found[dataset] = f"the search ended after {counted(begun, 'trial')}: no configuration of the space is left"
+    return found
 
 
-def ended_early_lines(results: Results) -> list[str]:
-    """Return `ended_early_text` of each data set for which there is one, as a sentence."""
-    counts = {name: results.on(name).trials.filter(stage="search").height for name in results.study.labels}
-    texts = {name: ended_early_text(results, name, begun) for name, begun in counts.items()}
-    return [f"{name}: {text}." for name, text in texts.items() if text]
+def ended_early_lines(study: Study, found: Mapping[str, str]) -> list[str]:
+    """Return a sentence for each data set of `ended_early`."""
+    return [study.said_of(dataset, f"{text}.") for dataset, text in found.items()]

@@ -5,22 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ablate.base.plain_text import at_most
-from ablate.core.objectives import is_maximized, is_share, quality_objective
-from ablate.results.front.confirmation import failed_text, open_text
+from ablate.core.objectives import is_share
+from ablate.results.front.confirmation import failed_text
 from ablate.results.front.findings import Findings
-from ablate.results.front.front import confirmed, metric_at
 from ablate.results.front.range_ends import range_ends
 from ablate.results.front.tables import counted_rows, network, quality_name
-from ablate.results.rendering.numbers import format_signed
-from ablate.results.statistics.intervals import FEW_SEEDS, smallest_effect
 from ablate.results.trials.pooling import alike_over_seeds
 from ablate.results.trials.study_warnings import (
     StudyWarning,
     coarse_splits,
     equal_seeds,
     few_errors,
+    few_seeds,
     heavy_tail,
-    split_samples,
 )
 from ablate.study import Study
 from ablate.study.sections import command_of
@@ -35,14 +32,14 @@ def cautions(found: Findings) -> Iterator[StudyWarning]:
         text = "Validation used the test split: every number here was chosen on the split that it is measured on"
         yield StudyWarning(code="paper-protocol", text=text)
     if known.is_open and front.height:
-        yield StudyWarning(code="provisional", text=f"This front is provisional: {open_text(known)}")
+        yield StudyWarning(code="provisional", text="These numbers are provisional")
     elif front.height and front["stage"][0] != "confirm":
         yield StudyWarning(code="unconfirmed", text=_unconfirmed(study))
     if failed := failed_text(study, found.listed):
         yield StudyWarning(code="failed-confirmations", text=failed)
     seeds = [row["replicates"] for row in front.iter_rows(named=True) if row["stage"] == "confirm"]
-    if seeds and min(seeds) < FEW_SEEDS:
-        yield StudyWarning(code="few-seeds", text=_few_seeds(min(seeds)))
+    if seeds:
+        yield from few_seeds(min(seeds), "confirmation seed", "confirm.replicates")
     alike = alike_over_seeds(counted_rows(found.pooled.reports), "trial")
     if same := [network(study, row) for row in front.iter_rows(named=True) if row["trial"] in alike]:
         yield equal_seeds("; ".join(at_most(same, MOST_NAMED)))
@@ -74,48 +71,3 @@ def _unconfirmed(study: Study) -> str:
     if command_of(study.trainable) is not None:
         how += " and a metric test_… (ablate wrap: --test-metric, --confirm 5)"
     return f"{text}. To train the best on fresh seeds, add {how} and type --extend"
-
-
-def _few_seeds(seeds: int) -> str:
-    if seeds < 2:
-        return "One confirmation seed per network: nothing is known about how much the seed matters"
-    size = f"{smallest_effect(seeds):.1f} standard deviations"
-    return f"{seeds} confirmation seeds per network: a pair of networks must differ by {size} to be told apart reliably"
-
-
-def splits_text(found: Findings) -> str:
-    """Return how many samples decided, and what one is worth, for metrics that are shares; else an empty text."""
-    study = found.results.study
-    if not is_share(quality_name(study)):
-        return ""
-    validation = split_samples(found.listed, "validation_samples")
-    test = split_samples(found.listed, "test_samples") if found.tested else None
-    split = "test" if study.protocol == "paper" else "validation"
-    parts = []
-    if validation:
-        parts.append(f"{validation:,} {split} samples decided the search: one is {100 / validation:.2g} points.")
-    if test and study.protocol != "paper":
-        parts.append(f"{test:,} test samples measured the confirmation: one is {100 / test:.2g} points.")
-    return " ".join(parts)
-
-
-def shrinkage_text(found: Findings) -> str:
-    """Return by how much the search's numbers were better than the confirmed ones; empty if no network is confirmed."""
-    study, own = found.results.study, found.pooled.trials
-    quality, name = quality_objective(study.objectives), quality_name(study)
-    measured = metric_at(quality.metric, "confirm")
-    if not {quality.metric, measured} <= set(own.columns):
-        return ""
-    searched = own.filter(stage="search").select(source="trial", searched=quality.metric)
-    both = confirmed(own).select("source", confirmed=measured).join(searched, on="source").drop_nulls()
-    if not both.height:
-        return ""
-    drop = float((both["searched"] - both["confirmed"]).to_numpy().mean())
-    size = format_signed(name, abs(drop))  # without a sign if it rounds to 0
-    word = "better" if (drop > 0) == is_maximized(quality) else "worse"
-    unit = " points" if is_share(name) else ""
-    said = f"{size[1:]}{unit} {word} than" if size[0] == "+" else "as good as"
-    return (
-        f"The search's numbers were {said} the confirmed ones, on average over all {both.height} "
-        f"confirmed network{'s' * (both.height != 1)}."
-    )

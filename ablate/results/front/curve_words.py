@@ -8,18 +8,17 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
-from rich.text import Text
 
 from ablate.base.plain_text import counted
 from ablate.core.objectives import is_share
 from ablate.results.front.curve import ends, slope_difference
 from ablate.results.front.fitted import LIKELY, OPEN, Fit
+from ablate.results.rendering.grid import Paragraph
 from ablate.results.rendering.numbers import (
     capital,
     compact,
     count,
     evenly,
-    printable,
     round_numbers,
     spell_metric,
 )
@@ -35,14 +34,14 @@ SENTENCES = {
     "{floor_high}). Up to {middle} {times} the {size} is × {first}, above it × {second}.",
     "open": "Whether it flattens towards a floor is open.",
     "steeper": "Warning: it falls faster at the large end; no power law does. Do not extrapolate.",
-    "scatter": "{beyond}networks lie {scatter} of the error off it (at most {most}).",
+    "scatter": "{beyond}{noun}s lie {scatter} of the error off it (at most {most}).",
     "two": "{a} and {b}, {low} to {high} {size}: their exponents differ by {difference} ({from_} to {to}), p = {p}.",
     "left": "{pairs} of data sets more differ less surely.",
     "apart": "Not compared, with less than half a decade of sizes in common: {pairs} of data sets.",
-    "at": "{dataset}: a network with {asked} {size} has {found} {quality} ({interval}{basis}).",
-    "for": "{dataset}: {asked} {quality} needs {found} {size} on average ({interval}{basis}).",
-    "beyond": "{dataset}: {asked} is beyond the curve, which says something about {low} to {high} {size}.",
-    "none": "{dataset}: no curve of error against size: {reason}.",
+    "at": "a {noun} with {asked} {size} has {found} {quality} ({interval}{basis}).",
+    "for": "{asked} {quality} needs {found} {size} on average ({interval}{basis}).",
+    "beyond": "{asked} is beyond the curve, which says something about {low} to {high} {size}.",
+    "none": "no curve of error against size: {reason}.",
 }
 ERRORS = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0)  # round ones, times powers of ten
 MOST_ERRORS, MOST_PAIRS = 8, 10
@@ -108,10 +107,10 @@ def reading_sentence(fit: Fit, at_size: bool, value: float, found: tuple[float, 
     return SENTENCES["at" if at_size else "for"].format(**facts)
 
 
-def fit_lines(fits: Collection[Fit]) -> list[Text]:
+def fit_lines(fits: Collection[Fit]) -> list[Paragraph]:
     """Return the sentences of several data sets for a terminal, a paragraph each, and how they differ."""
     own = [" ".join([f"{fit.dataset}:"] * (len(fits) > 1) + fit_sentences(fit)) for fit in fits if not fit.reason]
-    return [Text(printable(line)) for line in (*own, *difference_sentences(fits))]
+    return [Paragraph(line) for line in (*own, *difference_sentences(fits))]
 
 
 def beside(fits: Collection[Fit]) -> dict[str, Any] | None:
@@ -139,13 +138,14 @@ def basis_text(fit: Fit) -> str:
     split = "test" if fit.metric.startswith("test_") else "validation"
     over = f"other {' and '.join(fit.over)}" if "samples" in fit.over else f"these {split} samples"
     chosen = " of the front, chosen by these numbers" if fit.chosen else ""
-    return f"{counted(len(fit.networks), 'network')}{chosen}, {seeds} seed{'s' * (seeds != '1')}, {over}"
+    return f"{counted(len(fit.networks), fit.noun)}{chosen}, {seeds} seed{'s' * (seeds != '1')}, {over}"
 
 
 def _names(fit: Fit) -> dict[str, str]:
     quality = spell_metric(fit.metric)
     return {
         "dataset": fit.dataset,
+        "noun": fit.noun,
         "size": spell_metric(fit.size),
         "quality": quality,
         "error": "error" if is_share(fit.metric) else quality,

@@ -13,7 +13,6 @@ import polars as pl
 
 from ablate.base.plain_text import counted
 from ablate.core.objectives import is_maximized, is_share, is_size, quality_objective
-from ablate.results.front.confirmation import open_text
 from ablate.results.front.findings import Findings
 from ablate.results.front.fitted import Fit
 from ablate.results.front.front import confirmed, metric_at
@@ -31,11 +30,13 @@ from ablate.results.front.tables import (
 from ablate.results.rendering.drawing import (
     SHAPES,
     Figure,
+    axis_title,
     by_series,
     finished,
     inline_chart,
     rounded,
     safe_stem,
+    scaled,
     tips,
 )
 from ablate.results.rendering.numbers import (
@@ -71,10 +72,10 @@ def front_figure(found: Findings) -> Figure | None:
     inside = [point for point in points if low <= point["quality"] <= high]
     fit = found.fit if found.fit.size == other.metric and not found.fit.reason else None
     x = _cost_axis(other, [*(() if fit is None else fit.reach), *(point["size"] for point in points + rows)])
-    title = name.replace("_", " ") + (" in %" if is_share(name) else "")
+    title = axis_title(name, name.replace("_", " "))
     y = alt.Y("quality:Q", title=title, scale=alt.Scale(domain=[low, high], nice=False, zero=False))
     color, shape = by_series(alt.Color, rows, points), by_series(alt.Shape, rows, points, of=SHAPES)
-    tip = tips("network", "trial", "series", "size", "quality")
+    tip = tips("settings", "trial", "series", "size", "quality")
     faint = inline_chart(inside).mark_point(size=36, strokeWidth=1.4)
     at_edge = [{**point, "edge": low if point["quality"] < low else high} for point in outside]
     edge = inline_chart(at_edge).mark_point(shape=BELOW, size=26, filled=True, yOffset=-5)
@@ -106,15 +107,14 @@ def history_figure(found: Findings) -> Figure | None:
         _point(study, row, float(row[objective.metric]), float(row["trial"]), _series(row["state"]))
         for row in done.drop_nulls(objective.metric).filter(pl.col(objective.metric).is_finite()).iter_rows(named=True)
     ]
-    factor = 100 if is_share(name) else 1
-    steps = [{"size": number, "quality": rounded(factor * value)} for number, value in bests]
+    steps = [{"size": number, **scaled(name, quality=value)} for number, value in bests]
     steps.append({**steps[-1], "size": points[-1]["size"]})
     low, high = quality_range(name, points, [{"quality": step["quality"]} for step in steps])
     x = alt.X("size:Q", title="trial", axis=alt.Axis(format="d", tickMinStep=1), scale=alt.Scale(nice=False, padding=8))
-    title = spell_metric(objective.metric) + (" in %" if is_share(name) else "")
+    title = axis_title(name, spell_metric(objective.metric))
     y = alt.Y("quality:Q", title=title, scale=alt.Scale(domain=[low, high], nice=False, zero=False, clamp=True))
     color, shape = by_series(alt.Color, points), by_series(alt.Shape, points, of=SHAPES)
-    tip = tips("network", "trial", "series", "quality")
+    tip = tips("settings", "trial", "series", "quality")
     line = inline_chart(steps).mark_line(interpolate="step-after", strokeWidth=1.8, color="role:accent")
     dots = inline_chart(evenly(points, MOST_POINTS)).mark_point(size=36, strokeWidth=1.4)
     chart = alt.layer(
@@ -131,13 +131,13 @@ def history_figure(found: Findings) -> Figure | None:
 
 
 def _cost_axis(objective: Objective, values: list[float]) -> alt.X:
-    share = " in %" if is_share(objective.metric) else ""
+    words = spell_metric(objective.metric)
     if not is_logarithmic(objective):
         scale = alt.Scale(nice=False, zero=False, padding=16)
-        return alt.X("size:Q", title=f"{spell_metric(objective.metric)}{share}", scale=scale)
+        return alt.X("size:Q", title=axis_title(objective.metric, words), scale=scale)
     return alt.X(
         "size:Q",
-        title=f"{spell_metric(objective.metric)} (log scale)",
+        title=f"{words} (log scale)",
         scale=alt.Scale(type="log", nice=False, padding=16),
         axis=alt.Axis(format="~s", values=round_sizes(values), labelOverlap="greedy", labelSeparation=8),
     )
@@ -169,7 +169,6 @@ def front_points(found: Findings) -> list[dict[str, Any]]:
     """Return the front's rows as points with intervals, cheapest first, without rows that have no place."""
     study = found.results.study
     name, other = quality_name(study), other_objectives(study)[0]
-    factor = 100 if is_share(name) else 1
     points = []
     for row in found.front.iter_rows(named=True):
         if (cost := place_of(other, row)) is None:
@@ -177,7 +176,7 @@ def front_points(found: Findings) -> list[dict[str, Any]]:
         point = _point(study, row, float(row[name]), cost, "on the front")
         ends = row[f"{name}_low"], row[f"{name}_high"]
         known = None not in ends and not says_little(name, *ends)
-        point |= dict(zip(("low", "high"), (rounded(factor * v) if known else None for v in ends), strict=True))
+        point |= scaled(name, **dict(zip(("low", "high"), ends if known else (None, None), strict=True)))
         point["replicates"] = row["replicates"]
         points.append(point)
     return sorted(points, key=lambda point: float(point["size"]))
@@ -206,12 +205,11 @@ def _series(state: str) -> str:
 
 
 def _point(study: Study, row: Mapping[str, Any], value: float, cost: float, series: str) -> dict[str, Any]:
-    factor = 100 if is_share(quality_name(study)) else 1
     return {
         "trial": row["trial"],
-        "network": printable(network(study, dict(row))),
+        "settings": printable(network(study, dict(row))),
         "size": cost,
-        "quality": rounded(factor * value),
+        **scaled(quality_name(study), quality=value),
         "series": series,
     }
 
@@ -220,7 +218,7 @@ def _front_layers(
     study: Study, rows: list[dict[str, Any]], runs: list[dict[str, Any]], x: alt.X, y: alt.Y, color: alt.Color
 ) -> list[Any]:
     spans = [row for row in rows if row["low"] is not None]
-    tip = tips("network", "trial", "size", "quality", "low", "high", "replicates")
+    tip = tips("settings", "trial", "size", "quality", "low", "high", "replicates")
     layers = []
     if _has_steps(study):
         steps = [{**one, "next": two["size"]} for one, two in itertools.pairwise(rows)]  # no riser hides an interval
@@ -244,11 +242,11 @@ def _has_steps(study: Study) -> bool:
 
 def _fit_layers(fit: Fit, x: alt.X, y: alt.Y) -> list[Any]:
     """Return the curve with its band, a paler band and a dashed line beyond the data, and a tooltip along it."""
-    curve, factor, layers = fit.curve, 100 if is_share(fit.metric) else 1, []
+    curve, layers = fit.curve, []
     steps = ((fit.reach[0], curve.smallest), (curve.smallest, curve.largest), (curve.largest, fit.reach[1]))
     for low, high in (step for step in steps if step[0] < step[1]):
         inside = low == curve.smallest
-        values = [_fit_point(fit, size, factor) for size in np.geomspace(low, high, 40 if inside else 12).tolist()]
+        values = [_fit_point(fit, size) for size in np.geomspace(low, high, 40 if inside else 12).tolist()]
         drawn = inline_chart(values).encode(x=x, y=y, tooltip=tips("size", "quality", "interval"))
         color = {"color": "role:second", "clip": True}
         layers.append(drawn.mark_area(opacity=0.14 if inside else 0.07, **color).encode(y="low:Q", y2="high:Q"))
@@ -256,9 +254,9 @@ def _fit_layers(fit: Fit, x: alt.X, y: alt.Y) -> list[Any]:
     return layers
 
 
-def _fit_point(fit: Fit, size: float, factor: int) -> dict[str, Any]:
-    quality, low, high = (rounded(factor * each) for each in fit.quality_ends(size))
-    return {"size": rounded(size), "quality": quality, "low": low, "high": high, "interval": f"{low:.4g} to {high:.4g}"}
+def _fit_point(fit: Fit, size: float) -> dict[str, Any]:
+    found = scaled(fit.metric, **dict(zip(("quality", "low", "high"), fit.quality_ends(size), strict=True)))
+    return {"size": rounded(size), **found, "interval": f"{found['low']:.4g} to {found['high']:.4g}"}
 
 
 def _front_key(
@@ -275,7 +273,7 @@ def _front_key(
     if fit is not None:
         yield "dashed", "error against size, dashed where nothing was measured"
         over = " and ".join(fit.over)
-        yield "spread", f"95% band of a network of that size{f', other {over}' if over else ''}"
+        yield "spread", f"95% band of a {fit.noun} of that size{f', other {over}' if over else ''}"
     if outside:
         yield "triangle", counted(len(outside), "trial") + " beyond the drawn range"
 
@@ -287,15 +285,11 @@ def _front_caption(found: Findings, dropped: int) -> str:
         better_end(other_objectives(study)[0].metric, study.objectives, ("left", "right")),
     )
     parts = [f"Better is {' and '.join(filter(None, ends))}."]
-    if found.provisional:
-        parts.append(f"Provisional: {open_text(found.confirmations)}.")
     if found.tested:
         parts.append(
             "Front and confirmation runs are means on the test split; search trials are single validation numbers and "
             "look better than they are."
         )
-    else:
-        parts.append("All points are search-stage validation numbers: nothing here is confirmed.")
     if dropped:
         parts.append(f"{dropped} dominated trials are left out to keep the page light (trials.csv has all).")
     return " ".join(parts)
@@ -305,12 +299,11 @@ def replicate_points(found: Findings) -> list[dict[str, Any]]:
     """Return every replicate of the front and of each confirmed network as one point."""
     study, last = found.results.study, counted_rows(found.pooled.reports)
     name, other = quality_name(study), other_objectives(study)[0]
-    factor = 100 if is_share(name) else 1
     metric = metric_at(quality_objective(study.objectives).metric, found.stage)
     points = []
     for row in (confirmed(found.pooled.trials) if found.tested else found.front).iter_rows(named=True):
         if (cost := place_of(other, row)) is None:
             continue
         values = replicate_values(last, found.dataset, row["trial"], metric)
-        points += [{"size": cost, "quality": rounded(factor * v)} for v in values if len(values) > 1]
+        points += [{"size": cost, **scaled(name, quality=v)} for v in values if len(values) > 1]
     return points

@@ -109,7 +109,7 @@ class Findings:
         """The answer, if there may be one."""
         if not self.front.height or self.withheld:
             return None
-        return answer(self.results.study, self.front, self.assessed)
+        return answer(self.results.study, self.front, self.assessed, is_last=self.yours is None)
 
     @property
     def answer_text(self) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from ablate.base.plain_text import finite
-from ablate.core.objectives import is_higher_better, is_share, quality_objective
+from ablate.core.objectives import SIZE_METRICS, is_higher_better, is_share, quality_objective
 from ablate.results.front.curve import Array, Curve, Network, ends, fit_networks
 from ablate.results.front.front import confirmed, front, front_stage, metric_at, size_metric
 from ablate.results.front.tables import counted_rows, samples, seed_values
@@ -73,6 +73,11 @@ class Fit:
         """The sizes between which the curve is used: those of the networks, unless it can be extrapolated."""
         beyond = (1.0, 1.0) if "steeper" in self.warnings else (BELOW, ABOVE)
         return self.curve.smallest / beyond[0], self.curve.largest * beyond[1]
+
+    @property
+    def noun(self) -> str:
+        """What has the size, in words."""
+        return "network" if self.size in SIZE_METRICS else "configuration"
 
     @property
     def seeds(self) -> tuple[int, int]:

@@ -8,20 +8,22 @@ from typing import Any
 import altair as alt
 import polars as pl
 
-from ablate.core.objectives import is_share, mean, quality_objective
+from ablate.core.objectives import mean, quality_objective
 from ablate.results.front.findings import Findings
 from ablate.results.front.tables import network, quality_name
 from ablate.results.rendering.drawing import (
     SERIES,
     Figure,
+    axis_title,
     by_series,
     finished,
     inline_chart,
-    rounded,
     safe_stem,
+    scaled,
     tips,
 )
 from ablate.results.rendering.numbers import better_end, evenly, printable, spell_metric
+from ablate.study import Study
 
 MOST_TICKS = 10
 MOST_CURVES = 150  # maximum number of learning curves per data set
@@ -39,14 +41,14 @@ def curves_figure(found: Findings) -> Figure | None:
     name = quality_name(study)
     ticks = alt.Axis(values=whole_ticks([point["epoch"] for point in lines]), format="d")
     x = alt.X("epoch:Q", title=study.unit, axis=ticks, scale=alt.Scale(nice=False))
-    title = spell_metric(objective.metric) + (" in %" if is_share(name) else "")
+    title = axis_title(name, spell_metric(objective.metric))
     y = alt.Y("quality:Q", title=title, scale=alt.Scale(zero=False))
     color = by_series(alt.Color, lines)
-    tip = tips("network", "trial", "epoch", "quality")
+    tip = tips("settings", "trial", "epoch", "quality")
     line = inline_chart(lines).mark_line(strokeWidth=1.3, strokeJoin="round")
     stopped = inline_chart(ends).mark_point(shape="cross", angle=45, size=45, filled=True)
     dots = inline_chart(lines).mark_circle(size=60)
-    opacity = alt.condition("datum.series == 'on the front'", alt.value(0.95), alt.value(0.3))
+    opacity = alt.condition(f"datum.series == '{best_series(study)}'", alt.value(0.95), alt.value(0.3))
     layers = [
         line.encode(x=x, y=y, color=color, detail="trial:N", opacity=opacity),
         dots.encode(x=x, y=y, color=color, opacity=alt.value(0), tooltip=tip),
@@ -61,6 +63,11 @@ def curves_figure(found: Findings) -> Figure | None:
         spec=finished(alt.layer(*layers)),
         key=(("cross", "end of a trial that was stopped early"),) if ends else (),
     )
+
+
+def best_series(study: Study) -> str:
+    """Return what the curves of the best trials are called in the legend."""
+    return "on the front" if len(study.objectives) > 1 else "the best"
 
 
 def whole_ticks(epochs: Sequence[int]) -> list[int]:
@@ -81,14 +88,13 @@ def learning_curves(found: Findings, metric: str) -> tuple[list[dict[str, Any]],
     numbers = [n for n in means["trial"].unique(maintain_order=True) if n in trials]
     first = [n for n in numbers if n in on_front]
     kept = set(first) | set(evenly([n for n in numbers if n not in on_front], max(MOST_CURVES - len(first), 0)))
-    factor = 100 if is_share(metric) else 1
     lines, ends = [], []
     for row in means.filter(pl.col("trial").is_in(list(kept))).iter_rows(named=True):
         trial = trials[row["trial"]]
         series = "confirmation run" if trial["stage"] == "confirm" else "search trial"
-        series = "on the front" if trial["trial"] in on_front else series
-        values = {"trial": row["trial"], "epoch": row["epoch"], "quality": rounded(factor * row[metric])}
-        lines.append({**values, "series": series, "network": printable(network(found.results.study, trial))})
+        series = best_series(found.results.study) if trial["trial"] in on_front else series
+        values = {"trial": row["trial"], "epoch": row["epoch"], **scaled(metric, quality=row[metric])}
+        lines.append({**values, "series": series, "settings": printable(network(found.results.study, trial))})
         if trial["state"] == "PRUNED" and row["epoch"] == trial["epochs"]:
             ends.append(lines[-1])
     lines.sort(key=lambda point: SERIES.index(point["series"]))

@@ -8,10 +8,9 @@ from typing import Any
 
 import polars as pl
 from rich.console import Group, RenderableType
-from rich.text import Text
 
 from ablate.base.plain_text import settings_text
-from ablate.core.objectives import SIZE_METRICS, quality_objective
+from ablate.core.objectives import SIZE_METRICS
 from ablate.results.front.answer import FEWEST
 from ablate.results.front.cautions import cautions
 from ablate.results.front.confirmation import confirmation_text, on_front_text, protocol_text
@@ -20,6 +19,7 @@ from ablate.results.front.findings import Findings
 from ablate.results.front.fitted import search_fits
 from ablate.results.front.tables import (
     MOST_ROWS,
+    declared_metrics,
     differing,
     front_table,
     model_settings,
@@ -32,7 +32,7 @@ from ablate.results.front.tables import (
     shared_settings,
 )
 from ablate.results.front.words import difference_text, number_text
-from ablate.results.rendering.grid import MOST_LINES, Column, Grid, Row
+from ablate.results.rendering.grid import MOST_LINES, Column, Grid, Paragraph, Row
 from ablate.results.rendering.numbers import (
     DASH,
     capital,
@@ -40,7 +40,6 @@ from ablate.results.rendering.numbers import (
     count,
     evenly,
     format_signed,
-    printable,
     quantity,
     ratio,
     reach,
@@ -82,14 +81,14 @@ def front_grid(found: Findings) -> Grid:
             cell=lambda row: _difference(study, row),
             short=lambda row: _difference(study, row, short=True),
         ),
-        Column(heading="P(front)", cell=lambda row: _chance(row)),
+        Column(heading="P(front)" if other_objectives(study) else "P(best)", cell=lambda row: _chance(row)),
         Column(heading="Corrected for being chosen", cell=lambda row: _corrected(found, row), wide=True),
         Column(heading="Seeds", cell=lambda row: str(row["replicates"]) if several else "", wide=True),
         *_known(study, rows),
         Column(heading="Training", cell=lambda row: settings_text(row, training), wide=True),
     ]
     return Grid(
-        caption=f"Front{found.named('of')}",
+        caption=f"{'Front' if other_objectives(study) else 'Best'}{found.named('of')}",
         frame=pl.DataFrame(_shown(rows), infer_schema_length=None),
         columns=columns,
         csv="front.csv",
@@ -109,11 +108,8 @@ def _shown(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _objectives(study: Study) -> Iterator[Column]:
     """Yield a column for each further objective, and for each metric that a constraint bounds."""
-    quality = quality_objective(study.objectives).metric
-    others = [each.metric for each in other_objectives(study)]
-    for metric in dict.fromkeys([*others, *(each.metric for each in study.constraints)]):
-        if metric != quality:
-            yield Column(heading=capital(spell_metric(metric)), cell=partial(_value, metric))
+    for metric in declared_metrics(study)[1:]:
+        yield Column(heading=capital(spell_metric(metric)), cell=partial(_value, metric))
 
 
 def _value(metric: str, row: Row) -> str:
@@ -122,7 +118,7 @@ def _value(metric: str, row: Row) -> str:
 
 def _known(study: Study, rows: list[dict[str, Any]]) -> Iterator[Column]:
     """Yield the sizes that are known and differ, beside those that are objectives or bounded."""
-    declared = {*(each.metric for each in study.objectives), *(each.metric for each in study.constraints)}
+    declared = {*declared_metrics(study)}
     for metric, (heading, text) in KNOWN.items():
         if metric not in declared and len({row.get(metric) for row in rows}) > 1:
             wide = metric != "params" or bool(declared & {*SIZE_METRICS})
@@ -165,18 +161,20 @@ def _parts(results: Results, datasets: Sequence[str]) -> Iterator[RenderableType
     """Yield the protocol if validation is the test split, then per data set its answer, warnings and table."""
     study, several = results.study, len(results.study.labels) > 1
     if study.protocol == "paper":
-        yield Text(f"{protocol_text(study)}\n")
+        yield from (Paragraph(protocol_text(study)), Paragraph(""))
     for found in (Findings(results, dataset) for dataset in datasets):
         on = f"{found.dataset}: " if several else ""
-        yield Text(printable(f"{on}{found.answer_text}"))
+        yield Paragraph(f"{on}{found.answer_text}")
         if not found.front.height:
             continue
         for warning in cautions(found):
-            yield Text(printable(f"Warning ({warning.code}): {warning.sentence}"))
+            yield Paragraph(f"Warning ({warning.code}): {warning.sentence}")
         words = confirmation_text(results, found.dataset)
-        others = on_front_text(found.pooled.trials, found.dataset, found.front.height) if found.tested else ""
+        others = ""
+        if found.tested:
+            others = on_front_text(study, found.pooled.trials, found.dataset, found.front.height)
         facts = [capital(f"{words}{others}"), note_text(study, found.rows)]
-        yield Text("")
-        yield Text(printable(f"{'. '.join(filter(None, facts))}."))
+        yield Paragraph("")
+        yield Paragraph(f"{'. '.join(filter(None, facts))}.")
         yield front_grid(found)
-        yield Text("")
+        yield Paragraph("")

@@ -8,12 +8,12 @@ from typing import Any
 
 import polars as pl
 
-from ablate.base.plain_text import settings_text
+from ablate.base.plain_text import finite, settings_text
 from ablate.core.objectives import SIZE_COLUMNS, is_share, is_size, quality_objective, signed
-from ablate.results.front.assessment import Assessment, assessments
+from ablate.results.front.assessment import assessments
 from ablate.results.front.front import candidates, column_of, front, metric_at
-from ablate.results.statistics.crossed import Spread, sample_interval, sources_of
-from ablate.results.statistics.intervals import Interval, metric_interval, outlying
+from ablate.results.statistics.crossed import sample_interval, sources_of
+from ablate.results.statistics.intervals import metric_interval, outlying
 from ablate.results.trials.confirmation import users_answer
 from ablate.results.trials.results import Results, once
 from ablate.results.trials.sample_tables import spread_of
@@ -126,6 +126,12 @@ def other_objectives(study: Study) -> list[Objective]:
     return sorted((each for each in study.objectives if each is not quality), key=lambda each: not is_size(each.metric))
 
 
+def declared_metrics(study: Study) -> list[str]:
+    """Return the metrics of a study: the quality, the other objectives, then what constraints bound."""
+    objectives = [quality_objective(study.objectives), *other_objectives(study)]
+    return list(dict.fromkeys([each.metric for each in objectives] + [each.metric for each in study.constraints]))
+
+
 def objective_value(metric: str, row: Mapping[str, Any]) -> float:
     """Return an objective's metric in a row of `front_table`, NaN if it is not known."""
     value = row.get(metric_at(metric, row["stage"]))
@@ -151,34 +157,9 @@ def place_of(objective: Objective, row: Mapping[str, Any]) -> float | None:
     return 100 * value if is_share(objective.metric) else value
 
 
-def row_interval(study: Study, row: dict[str, Any], last: pl.DataFrame) -> tuple[Interval, Spread | None]:
-    """Return the quality of one trial with its interval, or only its mean without reports.
-
-    The interval is for other seeds and other samples where each sample's value was kept, which the spread says too;
-    otherwise for other seeds alone.
-    """
-    metric = metric_at(quality_objective(study.objectives).metric, row["stage"])
-    values = seed_values(last, row, metric)
-    found = spread_of(last.filter(pl.col("dataset") == row["dataset"], pl.col("trial") == row["trial"]), metric)
-    if found is not None:
-        return sample_interval(metric, found), found
-    return metric_interval(metric, values, samples=samples(row)), None
-
-
 def samples(row: Mapping[str, Any]) -> int | None:
     """Return the number of samples that a trial's quality is measured on, or None if it is not known."""
     return row.get("test_samples" if row["stage"] == "confirm" else "validation_samples")
-
-
-def outlying_seeds(study: Study, row: dict[str, Any], last: pl.DataFrame, rows: int) -> str:
-    """Return the seeds of one trial that its others do not explain, such as `1000003`; `rows` trials are looked at."""
-    metric = metric_at(quality_objective(study.objectives).metric, row["stage"])
-    values = replicate_values(last, row["dataset"], row["trial"], metric)
-    places = outlying(metric, values, samples=samples(row), rows=rows)
-    if not places:
-        return ""
-    seeds = last.filter((pl.col("dataset") == row["dataset"]) & (pl.col("trial") == row["trial"]))["seed"].to_list()
-    return ", ".join(str(seeds[place]) for place in places)
 
 
 @once
@@ -199,75 +180,71 @@ def front_table(results: Results) -> pl.DataFrame:
 def network_table(results: Results, rows: pl.DataFrame) -> pl.DataFrame:
     """Return the columns of `front_table` for these rows of the pooled trials."""
     study, trials = results.study, results.pooled.trials
-    assessed, last = assessments(results), counted_rows(results.pooled.reports)
-    name = quality_name(study)
-    measured = [row_interval(study, row, last) for row in rows.iter_rows(named=True)]
-    intervals = [interval for interval, _ in measured]
     settings = [n for n in model_settings(study) + other_settings(study) if n in rows.columns]
     kept = ["dataset", "trial", "stage", "source", "variant", *settings, *SIZE_COLUMNS]
-    declared = [*(each.metric for each in study.objectives), *(each.metric for each in study.constraints)]
-    kept += [name for name in dict.fromkeys(declared) if name in rows.columns and is_size(name) and name not in kept]
-    quality = [
-        pl.Series("split", ["test" if stage == "confirm" else "validation" for stage in rows["stage"]], pl.String()),
-        pl.Series(name, [i.mean for i in intervals], pl.Float64()),
-        pl.Series(f"{name}_low", [i.low for i in intervals], pl.Float64()).fill_nan(None),
-        pl.Series(f"{name}_high", [i.high for i in intervals], pl.Float64()).fill_nan(None),
-        *_sources(name, rows, measured),
-        pl.Series(f"{name}_search", _searched(study, trials, rows), pl.Float64()),
-        pl.Series("replicates", [i.n for i in intervals], pl.Int64()),
-        *_assessed(rows, assessed),
-        pl.Series(
-            "outlying_seeds",
-            [outlying_seeds(study, row, last, rows.height) for row in rows.iter_rows(named=True)],
-            pl.String(),
-        ),
-        pl.Series("yours", [_is_users(results, row) for row in rows.iter_rows(named=True)], pl.Boolean()),
+    others = declared_metrics(study)[1:]
+    kept += [each for each in others if each in rows.columns and is_size(each) and each not in kept]
+    last = counted_rows(results.pooled.reports)
+    quality = quality_objective(study.objectives).metric
+    searched = {
+        (row["dataset"], row["trial"]): row.get(quality) for row in trials.filter(stage="search").iter_rows(named=True)
+    }
+    measured = [
+        _measured(results, row, last, rows.height)
+        | {f"{quality_name(study)}_search": searched.get((row["dataset"], row["source"]))}
+        for row in rows.iter_rows(named=True)
     ]
-    table = rows.select(kept).with_columns(quality)
-    others = [o.metric for o in study.objectives if o.metric != quality_objective(study.objectives).metric]
+    table = rows.select(kept).hstack(pl.DataFrame(measured, schema=_schema(quality_name(study))))
     named = dict.fromkeys(each for metric in others for each in (metric, metric_at(metric, "confirm")))
     return table.with_columns(rows[each] for each in named if each in rows.columns and each not in table.columns)
 
 
-def _is_users(results: Results, row: Mapping[str, Any]) -> bool:
-    """Return whether a row of the pooled trials has the user's settings."""
-    first = row["trial"] if row["source"] is None else row["source"]
-    return bool((users_answer(results, row["dataset"]) or {}).get("trial") == first)
-
-
-def _sources(name: str, rows: pl.DataFrame, measured: Sequence[tuple[Interval, Spread | None]]) -> list[pl.Series]:
-    """Return the columns that say what each interval is for: its sources and their standard errors."""
-    spreads = [found for _, found in measured]
-    counts = [found.count if found else samples(row) for found, row in zip(spreads, rows.to_dicts(), strict=True)]
-    parts = {
-        source: [found and math.sqrt(getattr(found, source)) for found in spreads]
-        for source in ("seeds", "samples", "both")
+def _schema(name: str) -> dict[str, pl.DataType]:
+    """Return the columns of `front_table` that are measured."""
+    floats, texts = pl.Float64(), pl.String()
+    return {
+        "split": texts,
+        **dict.fromkeys((name, f"{name}_low", f"{name}_high"), floats),
+        f"{name}_over": texts,
+        f"{name}_samples": pl.Int64(),
+        **dict.fromkeys((f"{name}_se_seeds", f"{name}_se_samples", f"{name}_se_both", f"{name}_search"), floats),
+        "replicates": pl.Int64(),
+        **dict.fromkeys(("difference", "difference_low", "difference_high"), floats),
+        "verdict": texts,
+        "front_probability": floats,
+        "outlying_seeds": texts,
+        "yours": pl.Boolean(),
     }
-    return [
-        pl.Series(f"{name}_over", [sources_of(*each) for each in measured], pl.String()),
-        pl.Series(f"{name}_samples", counts, pl.Int64()),
-        *(pl.Series(f"{name}_se_{source}", values, pl.Float64()) for source, values in parts.items()),
-    ]
 
 
-def _searched(study: Study, trials: pl.DataFrame, rows: pl.DataFrame) -> list[float | None]:
-    """Return the search's number of each confirmed network; None for a row of the search itself."""
-    metric = quality_objective(study.objectives).metric
-    if metric not in trials.columns:
-        return [None] * rows.height
-    known = {(d, n): v for d, n, v in trials.filter(stage="search").select("dataset", "trial", metric).iter_rows()}
-    return [known.get((row["dataset"], row["source"])) for row in rows.iter_rows(named=True)]
+def _measured(results: Results, row: Mapping[str, Any], counted: pl.DataFrame, rows: int) -> dict[str, Any]:
+    """Return what is measured of one of `rows` rows of the pooled trials; `counted` are the reports that count.
 
-
-def _assessed(rows: pl.DataFrame, assessed: Mapping[str, Assessment]) -> list[pl.Series]:
-    """Return the columns of the comparison with the best; null where a data set has no assessment."""
-    places = list(rows.select("dataset", "trial").iter_rows())
-    found = [assessed[d].differences.get(n) if d in assessed else None for d, n in places]
-    chances = [assessed[d].front.get(n) if d in assessed else None for d, n in places]
-    return [
-        pl.Series("difference", [each and each.mean for each in found], pl.Float64()),
-        pl.Series("difference_low", [each and each.low for each in found], pl.Float64()),
-        pl.Series("difference_high", [each and each.high for each in found], pl.Float64()),
-        pl.Series("verdict", [each and each.verdict for each in found], pl.String()),
-        pl.Series("front_probability", chances, pl.Float64()),
-    ]
+    The interval of the quality is for other seeds and other samples where each sample's value was kept, otherwise for
+    other seeds alone. What is not compared with the best is null.
+    """
+    study, dataset, number = results.study, row["dataset"], row["trial"]
+    name, metric = quality_name(study), metric_at(quality_objective(study.objectives).metric, row["stage"])
+    last = counted.filter(pl.col("dataset") == dataset, pl.col("trial") == number)
+    values, found = seed_values(last, row, metric), spread_of(last, metric)
+    interval = metric_interval(metric, values, samples=samples(row))
+    if found is not None:
+        interval = sample_interval(metric, found)
+    far = [str(last["seed"][place]) for place in outlying(metric, values, samples=samples(row), rows=rows)]
+    assessed, first = assessments(results).get(dataset), number if row["source"] is None else row["source"]
+    difference = assessed and assessed.differences.get(number)
+    return {
+        "split": "test" if row["stage"] == "confirm" else "validation",
+        name: interval.mean,
+        f"{name}_low": finite(interval.low),
+        f"{name}_high": finite(interval.high),
+        f"{name}_over": sources_of(interval, found),
+        f"{name}_samples": found.count if found else samples(row),
+        **{f"{name}_se_{of}": found and math.sqrt(getattr(found, of)) for of in ("seeds", "samples", "both")},
+        "replicates": interval.n,
+        **{f"difference{end}": difference and getattr(difference, end[1:] or "mean") for end in ("", "_low", "_high")},
+        "verdict": difference and difference.verdict,
+        "front_probability": assessed and assessed.front.get(number),
+        "outlying_seeds": ", ".join(far),
+        "yours": bool((users_answer(results, dataset) or {}).get("trial") == first),
+    }

@@ -21,10 +21,10 @@ Row = Mapping[str, Any]
 BEST = "{lead}: {best}, {number}{costs}."
 TEMPLATES: dict[Case, str] = {
     "searched": BEST,
-    "alone": BEST + " It is the only one on the front.",
+    "alone": BEST + "{only}",
     "untold": BEST + " {why}",
-    "apart": BEST + " {others} on the front {are} worse ({seeds}).",
-    "open": BEST + " {open} of the {front} on the front are not distinguished ({seeds}); the {least} of them: {named}, "
+    "apart": BEST + " {others} {there} {are} worse ({seeds}).",
+    "open": BEST + " {open} of the {front} {there} are not distinguished ({seeds}); the {least} of them: {named}, "
     "{value}{named_costs}{worst}.",
     "non-inferior": BEST + " The {least} that is non-inferior at a margin of {margin}: {named}, {difference}"
     "{named_costs}.",
@@ -41,26 +41,25 @@ NEXT = (
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """The answer of one data set: its case, the trials that it names, and its text."""
+    """The answer of one data set: its case, the trial that it names beside the best, and its text."""
 
     case: Case
-    best: int
     named: int | None
     text: str
 
 
-def answer(study: Study, front: pl.DataFrame, assessed: Assessment | None) -> Answer:
-    """Return the answer of a front of at least one row (`front_table`)."""
+def answer(study: Study, front: pl.DataFrame, assessed: Assessment | None, *, is_last: bool = True) -> Answer:
+    """Return the answer of a front of at least one row (`front_table`), which says what to do next if it `is_last`."""
     rows = front.rows(named=True)
     best = best_of(study, rows)
     case = _case(rows, best, assessed)
     named = _named(study, rows, best, case)
     facts = _facts(study, rows, best, named, assessed)
     text = TEMPLATES[case].format(**facts)
-    if case == "open" and (assessed is None or assessed.margin is None):
+    if is_last and case == "open" and (assessed is None or assessed.margin is None):
         metric = quality_objective(study.objectives).metric
         text += " " + NEXT.format(metric=metric, example="0.01" if is_share(metric) else "0.1")
-    return Answer(case=case, best=best["trial"], named=None if named is None else named["trial"], text=text)
+    return Answer(case=case, named=None if named is None else named["trial"], text=text)
 
 
 def best_of(study: Study, rows: Sequence[Row]) -> Row:
@@ -106,6 +105,8 @@ def _facts(
         "number": best_number(study, best, assessed),
         "costs": cost_text(study, best),
         "front": len(rows),
+        "there": "on the front" if other_objectives(study) else "with this mean",
+        "only": " It is the only one on the front." if other_objectives(study) else "",
         "others": "The other" if len(rows) == 2 else f"The {len(rows) - 1} others",
         "are": "is" if len(rows) == 2 else "are",
         "open": sum(row["verdict"] != "worse" for row in rows),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -17,7 +18,7 @@ from ablate.results.front.findings import Findings
 from ablate.results.front.front import metric_values
 from ablate.results.importance.importance import Importance, Importances, importances
 from ablate.results.rendering.drawing import Figure, finished, inline_chart, rounded, safe_stem, tips
-from ablate.results.rendering.grid import PageTable
+from ablate.results.rendering.grid import Column, Grid, Row
 from ablate.results.rendering.numbers import DASH, capital, printable, spell_metric
 from ablate.results.trials.tables import searched_values
 from ablate.study import Study
@@ -86,21 +87,12 @@ def forecasts(rows: pl.DataFrame, reports: pl.DataFrame, dataset: str, metric: s
 def importance_table(found: Mapping[str, Sequence[Importances]]) -> pl.DataFrame:
     """Return one row per data set, objective and setting, the most important first (columns: docs/report.md)."""
     rows = [
-        {
-            "dataset": dataset,
-            "objective": each.metric,
-            "setting": row.parameter,
-            "importance": row.total,
-            "first_order": row.first,
-            "p": row.p,
-            "active": row.active,
-            "trials": each.trials,
-        }
+        (dataset, each.metric, row.parameter, row.total, row.first, row.p, row.active, each.trials)
         for dataset, objectives in found.items()
         for each in objectives
         for row in each.rows
     ]
-    return pl.DataFrame(rows, schema=COLUMNS)
+    return pl.DataFrame(rows, schema=COLUMNS, orient="row")
 
 
 def setting_labels(names: Sequence[str]) -> dict[str, str]:
@@ -115,53 +107,43 @@ def what_matters(found: Findings) -> dict[str, Any]:
     labels = setting_labels(study.space_for(found.dataset).names())
     return {
         "importances": objectives,
-        "sentences": _sentences(study, found, objectives, labels),
-        "table": _page_table(found.dataset, objectives, labels),
-        "figure": importance_figure(found.dataset, objectives, labels),
+        "sentences": _sentences(study, found, objectives),
+        "table": _page_table(found, objectives, labels),
+        "figure": importance_figure(found, objectives, labels),
     }
 
 
-def _page_table(dataset: str, objectives: Sequence[Importances], labels: Mapping[str, str]) -> PageTable | None:
+def _page_table(found: Findings, objectives: Sequence[Importances], labels: Mapping[str, str]) -> Grid | None:
     known = [each for each in objectives if each.rows]
     if not known:
         return None
-    headings = ["Setting"]
-    for each in known:
-        name = spell_metric(each.metric)
-        headings += [capital(name), "Alone"]
     by_name = [{row.parameter: row for row in each.rows} for each in known]
-    rows = [
-        [labels[name], *(cell for own in by_name for cell in _cells(own.get(name))), _active(by_name, name, known)]
-        for name in dict.fromkeys(name for each in known for name in each.order)
-    ]
-    headings.append("Searched in")
-    return PageTable(
-        caption=f"Importance of the settings of {dataset}",
-        headings=headings,
-        groups={"": rows},
-        csv=CSV,
-    )
+    columns = [Column(heading="Setting", cell=lambda row: labels[row["setting"]])]
+    for each, own in zip(known, by_name, strict=True):
+        columns.append(Column(heading=capital(spell_metric(each.metric)), cell=partial(_share, own, "total")))
+        columns.append(Column(heading="Alone", cell=partial(_share, own, "first")))
+    columns.append(Column(heading="Searched in", cell=partial(_active, by_name, known)))
+    order = list(dict.fromkeys(name for each in known for name in each.order))
+    caption = f"Importance of the settings{found.named('of')}"
+    return Grid(caption=caption, frame=pl.DataFrame({"setting": order}), columns=columns, csv=CSV)
 
 
-def _cells(row: Importance | None) -> list[str]:
-    if row is None:
-        return [DASH, DASH]
-    if not row.is_told:
-        return [UNTOLD, DASH]
-    return [share_text(row.total), share_text(row.first)]
+def _share(own: Mapping[str, Importance], kind: str, row: Row) -> str:
+    found = own.get(row["setting"])
+    if found is None or not found.is_told:
+        return UNTOLD if found is not None and kind == "total" else DASH
+    return share_text(getattr(found, kind))
 
 
-def _active(by_name: Sequence[Mapping[str, Importance]], name: str, known: Sequence[Importances]) -> str:
+def _active(by_name: Sequence[Mapping[str, Importance]], known: Sequence[Importances], row: Row) -> str:
     """Return in how many of the trials that a forest learnt from a setting was searched."""
-    places = zip(by_name, known, strict=True)
+    name, places = row["setting"], zip(by_name, known, strict=True)
     active, trials = next((own[name].active, each.trials) for own, each in places if name in own)
     return f"all {trials:,}" if active == trials else f"{active:,} of {trials:,}"
 
 
-def _sentences(
-    study: Study, found: Findings, objectives: Sequence[Importances], labels: Mapping[str, str]
-) -> list[str]:
-    """Return what the numbers rest on: trials used and left out, conditions, and what is missing."""
+def _sentences(study: Study, found: Findings, objectives: Sequence[Importances]) -> list[str]:
+    """Return what the numbers rest on: the trials, and who chose them."""
     sentences = []
     search = found.listed.filter(pl.col("stage") == "search")
     learnt = [each for each in objectives if each.rows]
@@ -174,28 +156,19 @@ def _sentences(
         sentences.append(f"{text}.")
         if study.sampler.name not in EVEN:
             sentences.append(CHOSEN.format(printable(study.sampler.name)))
-        sentences += [
-            f"{labels[row.parameter]} was searched in {row.active:,} of these trials, and counts in those."
-            for row in each.rows
-            if row.active < each.trials
-        ]
-    for each in objectives:
-        untold = [labels[row.parameter] for row in each.rows if not row.is_told]
-        if untold:
-            sentences.append(f"Not told from chance for {spell_metric(each.metric)}: {', '.join(untold)}.")
     return sentences
 
 
-def importance_figure(dataset: str, objectives: Sequence[Importances], labels: Mapping[str, str]) -> Figure | None:
+def importance_figure(found: Findings, objectives: Sequence[Importances], labels: Mapping[str, str]) -> Figure | None:
     """Return the importances as bars, one panel for each objective, settings in one order."""
     known = [each for each in objectives if each.rows]
     if not known:
         return None
     order = [labels[name] for name in dict.fromkeys(name for each in known for name in each.order)]
-    panels = tuple(_bars(dataset, each, order, labels) for each in known)
+    panels = tuple(_bars(found.dataset, each, order, labels) for each in known)
     return Figure(
-        stem=f"importance-{safe_stem(dataset)}",
-        title=f"Importance of the settings of {dataset}",
+        stem=f"importance-{safe_stem(found.dataset)}",
+        title=f"Importance of the settings{found.named('of')}",
         caption="The share is of the variance over the space. A setting without a bar is not told from chance.",
         panels=panels,
         key=(("bar", "share of the variance, alone and together with others"),),
@@ -223,21 +196,13 @@ def _bars(dataset: str, found: Importances, order: Sequence[str], labels: Mappin
     scale, ticks = alt.Scale(domain=[0, 100]), alt.Axis(tickCount=5, grid=True)
     tip = tips("setting", "said", "alone", "active")
     bars = inline_chart(values).mark_bar(color="role:accent", opacity=0.45, height=12)
-    text = inline_chart([each for each in values if each["said"] == UNTOLD]).mark_text(
-        align="left", dx=4, fontSize=10.5, color="role:muted"
-    )
     name = spell_metric(found.metric)
     return Figure(
         stem=f"importance-{safe_stem(dataset)}-{safe_stem(found.metric)}",
         title=capital(name),
         caption=f"Importance of the settings for {name}.",
         spec=finished(
-            alt.layer(
-                bars.encode(
-                    x=alt.X("share:Q", title="share of variance in %", scale=scale, axis=ticks), y=y, tooltip=tip
-                ),
-                text.encode(x=alt.X("share:Q", scale=scale), y=y, text="said:N"),
-            ),
+            bars.encode(x=alt.X("share:Q", title="share of variance in %", scale=scale, axis=ticks), y=y, tooltip=tip),
             height=BAR * len(order),
         ),
     )

@@ -14,11 +14,13 @@ import altair as alt
 import vl_convert
 from markupsafe import Markup
 
+from ablate.core.objectives import is_share
+
 PNG_WIDTH, HEIGHT, PNG_SCALE = 760, 380, 2
 PANEL_COLUMNS, PANEL_WIDTH = 2, 250  # of a figure of panels as PNG; labels need additional space
-SERIES = ("search trial", "stopped early", "confirmation run", "on the front")
-COLORS = ("role:faint", "role:faint", "role:second", "role:accent")
-SHAPES = ("circle", "cross", "diamond", "circle")
+SERIES = ("search trial", "stopped early", "confirmation run", "on the front", "the best")
+COLORS = ("role:faint", "role:faint", "role:second", "role:accent", "role:accent")
+SHAPES = ("circle", "cross", "diamond", "circle", "circle")
 
 # The key of a figure in a file: a character for each glyph of parts.html.j2.
 SIGNS = {
@@ -221,3 +223,14 @@ SMALLEST = 1e-300  # what figures can space out
 def rounded(value: float) -> float:
     """Return a number in five significant digits, the precision of a figure; below 1e-300 it is drawn as 0."""
     return 0.0 if abs(value) < SMALLEST else float(f"{value:.5g}")
+
+
+def scaled(metric: str, **values: float | None) -> dict[str, Any]:
+    """Return numbers as a figure draws them (`rounded`), those of a share in per cent; None stays."""
+    factor = 100 if is_share(metric) else 1
+    return {name: None if value is None else rounded(factor * value) for name, value in values.items()}
+
+
+def axis_title(metric: str, words: str) -> str:
+    """Return the title of an axis of a metric, which is called `words`."""
+    return words + " in %" * is_share(metric)

@@ -23,6 +23,22 @@ Row = Mapping[str, Any]
 LEAST_NAME = 18  # characters that a name keeps before a column is left out
 HARD_SPACE = "\xa0"
 MOST_LINES = 30  # of a table in a terminal
+ANY = 10_000  # a width that any table has
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """A text for a terminal, broken at spaces alone: a path or a setting stays whole."""
+
+    text: str
+    style: str = ""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield its lines; without a text, an empty one."""
+        for line in wrap(printable(self.text), options.max_width, break_long_words=False, break_on_hyphens=False) or [
+            ""
+        ]:
+            yield Text(line, self.style, no_wrap=True, overflow="ignore")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,20 +49,6 @@ class Column:
     cell: Callable[[Row], str]
     short: Callable[[Row], str] | None = None
     wide: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class PageTable:
-    """A table of a page alone: a caption, headings, and the rows of each group as text.
-
-    The first column holds names, the others numbers. Above the rows of a group is a line with its name, if it has
-    one. `csv` is the file with the same numbers in full precision.
-    """
-
-    caption: str
-    headings: Sequence[str]
-    groups: Mapping[str, Sequence[Sequence[str]]]
-    csv: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,23 +108,28 @@ class Grid:
         return found
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield the table; columns that do not fit beside the first are left out from the right, and named."""
+        """Yield the table; columns that do not fit beside the first are left out from the right, and named.
+
+        A name that is too long takes several lines, but for a pipe, where it stays whole.
+        """
         kept = [(column.heading, self._short(column, cells)) for column, cells in self._there if not column.wide]
         left_out: list[str] = []
         longest = max((cell_len(cell) for cell in kept[0][1]), default=0)
         folded = max(longest - LEAST_NAME, 0)  # what a longer name gives up before a column is left out
         while True:
             table = self._table(kept)
-            whole = Measurement.get(console, options.update(max_width=10_000), table).maximum
+            whole = Measurement.get(console, options.update(max_width=ANY), table).maximum
             if whole - folded <= options.max_width or len(kept) < 3:
                 break
             left_out.insert(0, kept.pop()[0])
-        name = max(min(longest, options.max_width - (whole - longest)), 1)
+        width = ANY if getattr(console, "is_piped", False) else options.max_width
+        name = max(min(longest, width - (whole - longest)), 1)
         names = [_between_settings(cell, name) for cell in kept[0][1]]
         kept[0] = kept[0][0], names
         ends = accumulate(sum(-(-cell_len(line) // name) or 1 for line in each.split("\n")) for each in names)
         shown = max(sum(end <= self.lines for end in ends), 1)
-        yield self._table([(heading, cells[:shown]) for heading, cells in kept])
+        table = self._table([(heading, cells[:shown]) for heading, cells in kept])
+        yield from console.render(table, options.update(max_width=width))
         if more := self._more(min(shown, self.frame.height)):
             yield Text(more)
         if left_out:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import altair as alt
 import polars as pl
 
 from ablate.core.objectives import is_share
-from ablate.results.rendering.drawing import HEIGHT, Figure, finished, inline_chart, rounded, row_axes, tips
-from ablate.results.rendering.grid import PageTable
+from ablate.results.rendering.drawing import HEIGHT, Figure, finished, inline_chart, row_axes, scaled, tips
+from ablate.results.rendering.grid import Column, Grid
 from ablate.results.rendering.numbers import DASH, evenly, format_signed, printable, spell_metric
 from ablate.results.report.frame import Page, make_page
 from ablate.results.trials.results import Results
@@ -41,8 +41,9 @@ def build(results: Results, *, live: bool = False) -> Page:
     assert campaign is not None
     assert asked is not None
     tables = {"campaign.csv": campaign_table(campaign), "trials.csv": results.trials}
-    groups = {f"Reign {n}": [*map(_cells, rows)] for n, rows in groupby(campaign["rows"], lambda row: row["reign"])}
-    listed = PageTable(caption="Candidates", headings=HEADINGS, groups=groups, csv="campaign.csv")
+    cells = pl.DataFrame([*map(_cells, campaign["rows"])], schema=["Reign", *HEADINGS], orient="row")
+    columns = [Column(heading=name, cell=itemgetter(name)) for name in HEADINGS]
+    listed = Grid(caption="Candidates", frame=cells, columns=columns, csv="campaign.csv", group="Reign")
     mode = f"{asked.mode}, error: {asked.error}"
     return make_page(
         "campaign.html.j2",
@@ -83,7 +84,16 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
     interval = DASH if low == DASH else f"{low} to {high}"
     changed = [f"{name}={value}" for name, value in row["change"].items()] + [row["diff"]] * bool(row["diff"])
     words = ", ".join(changed)
-    cells = (row["candidate"], verdict, row["runs"], gain, interval, bound, ", ".join(costs) or DASH)
+    cells = (
+        f"Reign {row['reign']}",
+        row["candidate"],
+        verdict,
+        row["runs"],
+        gain,
+        interval,
+        bound,
+        ", ".join(costs) or DASH,
+    )
     return [printable(str(cell)) for cell in (*cells, words, row["note"] or "", row["by"] or "")]
 
 
@@ -91,7 +101,7 @@ def timeline(rows: Sequence[Row]) -> Figure:
     """Return the figure with a row for each candidate: its gain, interval, deciding bound and runs."""
     shown = [row for place, row in enumerate(rows) if place >= len(rows) - MOST_ROWS or row["state"] == "keep"]
     points = [_point(row) for row in shown]
-    runs = [{"candidate": point["candidate"], **_scaled(row["metric"], value=value)}
+    runs = [{"candidate": point["candidate"], **scaled(row["metric"], value=value)}
             for point, row in zip(points, shown, strict=True) for value in row["gains"]]  # fmt: skip
     y, x = row_axes(
         "candidate",
@@ -124,10 +134,10 @@ def timeline(rows: Sequence[Row]) -> Figure:
 def course(rows: Sequence[Row], closing: Mapping[str, Any] | None) -> Figure:
     """Return the gains of the champions, added up, beside the closing, and the error rate spent, by candidate."""
     metric = rows[0]["metric"]
-    steps = [{"candidate": row["candidate"], **_scaled(metric, gain=row["champion_gain"])} for row in rows]
-    spent = [{"candidate": row["candidate"], "spent": rounded(100 * row["error_spent"])} for row in rows]
+    steps = [{"candidate": row["candidate"], **scaled(metric, gain=row["champion_gain"])} for row in rows]
+    spent = [{"candidate": row["candidate"], **scaled("accuracy", spent=row["error_spent"])} for row in rows]
     ends = [] if closing is None or closing["mean"] is None else [
-        {"candidate": rows[-1]["candidate"], **_scaled(metric, **{n: closing[n] for n in ("mean", "low", "high")})}
+        {"candidate": rows[-1]["candidate"], **scaled(metric, **{n: closing[n] for n in ("mean", "low", "high")})}
     ]  # fmt: skip
     numbers = evenly([0, *(row["candidate"] for row in rows)], MOST_TICKS)
     x = alt.X("candidate:Q", title="candidate", axis=alt.Axis(values=numbers, format="d", grid=False))
@@ -156,14 +166,8 @@ def course(rows: Sequence[Row], closing: Mapping[str, Any] | None) -> Figure:
 
 def _point(row: Row) -> dict[str, Any]:
     change = ", ".join(f"{name.rsplit('.', 1)[-1]} {value}" for name, value in row["change"].items())
-    numbers = _scaled(row["metric"], **{name: row[name] for name in ("gain", "low", "high", "bound")})
+    numbers = scaled(row["metric"], **{name: row[name] for name in ("gain", "low", "high", "bound")})
     said = {name: printable(row[name] or "") for name in ("note", "by")}
     state = row["state"] if row["state"] in COLORS else "undecided"
     return {"candidate": printable(f"{row['candidate']} {change}"[:60]), "state": state, "runs": row["runs"],
             **numbers, **said}  # fmt: skip
-
-
-def _scaled(metric: str, **values: float | None) -> dict[str, float | None]:
-    """Return numbers as a figure draws them: in points for a share."""
-    factor = 100 if is_share(metric) else 1
-    return {name: None if value is None else rounded(factor * value) for name, value in values.items()}

@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from functools import partial
 
 from ablate.base.errors import RequestError, did_you_mean
-from ablate.base.plain_text import short_name
-from ablate.core.objectives import is_higher_better, is_share, on_validation, quality_objective
+from ablate.base.plain_text import finite, short_name
+from ablate.core.objectives import is_higher_better, is_share, on_test, on_validation, quality_objective
 from ablate.results.comparison.design import JUDGED
 from ablate.results.comparison.rows import BASELINE, comparison, first_metric
 from ablate.results.comparison.verdicts import EQUIVALENT, NON_INFERIOR
 from ablate.results.front.findings import findings
 from ablate.results.front.table import KNOWN
 from ablate.results.front.tables import (
+    declared_metrics,
     model_settings,
     objective_value,
     other_objectives,
@@ -167,11 +168,9 @@ def _of_search(results: Results, names: Names) -> Known:
         partial(of, field=quality, ends=quality, best=is_higher_better(metric, study.objectives)),
     )
     others = [each.metric for each in other_objectives(study)]
-    for each in other_objectives(study):
-        add(each.metric, _heading(each.metric), partial(_objectives, each.metric))
-    for name in dict.fromkeys([*(each.metric for each in study.constraints), *KNOWN]):
-        if name in rows[0] and name not in found:
-            add(name, _heading(name), partial(_field, name, name))
+    for name in dict.fromkeys([*declared_metrics(study)[1:], *KNOWN]):
+        if {name, on_test(name)} & rows[0].keys():
+            add(name, _heading(name), partial(_objectives, name))
     add("difference", "To the best", partial(of, field="difference", ends="difference"))
     add("front_probability", "P(front)", lambda rows: [_p(row["front_probability"]) for row in rows])
     add("seeds", "Seeds", lambda rows: [str(row["replicates"]) for row in rows])
@@ -233,16 +232,12 @@ def _exact(value: float) -> str:
     return f"${formula(f'{value:,.0f}' if value.is_integer() and abs(value) < 1e9 else f'{value:.3g}')}$"
 
 
-def _plain(metric: str, values: Sequence[float | None]) -> list[str]:
-    return number_cells(metric, [Number(value=value) for value in values])
-
-
 def _field(metric: str, field: str, rows: Sequence[Row]) -> list[str]:
-    return _plain(metric, [row[field] for row in rows])
+    return number_cells(metric, [Number(value=row[field]) for row in rows])
 
 
 def _objectives(metric: str, rows: Sequence[Row]) -> list[str]:
-    return _plain(metric, [objective_value(metric, row) for row in rows])
+    return number_cells(metric, [Number(value=finite(objective_value(metric, row))) for row in rows])
 
 
 def _p(value: float | None) -> str:

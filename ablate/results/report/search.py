@@ -8,21 +8,24 @@ from typing import Any
 
 import polars as pl
 
+from ablate.core.objectives import is_maximized, is_share, quality_objective
+from ablate.results.front.budget import ended_early, gpu_hours, hours_content, hours_text
 from ablate.results.front.cautions import cautions
-from ablate.results.front.confirmation import confirmation_text
+from ablate.results.front.confirmation import confirmation_text, opened_text, protocol_text, seeds_text
 from ablate.results.front.curve_words import beside, fit_values
 from ablate.results.front.figures import figures
 from ablate.results.front.findings import Findings, counts_text, findings
 from ablate.results.front.fitted import fits_table, search_fits
+from ablate.results.front.front import confirmed, metric_at
 from ablate.results.front.table import front_grid
-from ablate.results.front.tables import front_table, note_text
-from ablate.results.front.wording import dominated_text, status_lines
+from ablate.results.front.tables import front_table, note_text, quality_name
 from ablate.results.importance.wording import importance_table, what_matters
 from ablate.results.rendering.drawing import Figure
-from ablate.results.rendering.numbers import printable
+from ablate.results.rendering.numbers import capital, format_signed, printable
 from ablate.results.report.frame import Page, make_page
 from ablate.results.trials.pooling import NETWORK
 from ablate.results.trials.results import Results
+from ablate.results.trials.study_warnings import split_samples
 
 MOST_ERRORS = 20
 NOT_YET: dict[str, Any] = {"importances": (), "sentences": ["They are being computed."], "table": None, "figure": None}
@@ -72,7 +75,7 @@ def draw(results: Results) -> list[Figure]:
 def section(found: Findings, drawn: Sequence[Figure], matters: dict[str, Any]) -> dict[str, Any]:
     """Return the template's values for one data set."""
     study, results = found.results.study, found.results
-    there = bool(found.front.height)
+    early = ended_early(results).get(found.dataset)
     confirmations = found.listed.filter(pl.col("source").is_not_null()).select("trial", "source")
     failed = found.listed.filter(pl.col("state") == "FAIL")
     errors = [(f"Trial {row['trial']}", row["error"]) for row in failed.head(MOST_ERRORS).iter_rows(named=True)]
@@ -83,13 +86,14 @@ def section(found: Findings, drawn: Sequence[Figure], matters: dict[str, Any]) -
         "confirmed": found.confirmed,
         "warnings": list(cautions(found)),
         "figures": drawn,
-        "front": front_grid(found) if there else None,
+        "front": front_grid(found) if found.front.height else None,
         "note": note_text(study, found.rows),
-        "confirmation": confirmation_text(results, found.dataset) if there else "no front yet",
+        "title": "The front" if len(study.objectives) > 1 else "The best",
+        "confirmation": capital(confirmation_text(results, found.dataset) + opened_text(results, found.dataset)),
         "dominated": dominated_text(found),
         "fit": fit_values(found.fit),
         "matters": matters,
-        "counts": counts_text(found.listed),
+        "counts": capital("; ".join(filter(None, [counts_text(found.listed), early]))),
         "confirms": json.dumps(dict(confirmations.rows())),
         "errors": [(trial, printable(error or "no reason was recorded")) for trial, error in errors],
         "unlisted_errors": failed.height - len(errors),
@@ -103,3 +107,74 @@ def with_front(trials: pl.DataFrame, fronts: pl.DataFrame) -> pl.DataFrame:
     joined = trials.with_columns(NETWORK.alias("_network")).join(marked, on=key, how="left", maintain_order="left")
     complete = pl.col("state") == "COMPLETE"
     return joined.with_columns(pl.col("on_front").fill_null(False) & complete).drop("_network")
+
+
+def status_lines(results: Results) -> list[tuple[str, str]]:
+    """Return the page's lines on the study: protocol, seeds, what was spent, samples, how far the search misled."""
+    study = results.study
+    lines = [("Protocol", protocol_text(study)), ("Seeds", seeds_text(study, results.reports))]
+    if (spent := hours_content(study, gpu_hours(results))) is not None:
+        lines.append(("Spent by the search", hours_text(spent)))
+    for found in findings(results).values():
+        for term, text in (("Samples", splits_text(found)), ("Search against confirmation", shrinkage_text(found))):
+            lines += [(f"{term}{found.named('of')}", text)] if text else []
+    return lines
+
+
+def splits_text(found: Findings) -> str:
+    """Return how many samples decided, and what one is worth, for metrics that are shares; else an empty text."""
+    study = found.results.study
+    if not is_share(quality_name(study)):
+        return ""
+    validation = split_samples(found.listed, "validation_samples")
+    test = split_samples(found.listed, "test_samples") if found.tested else None
+    split = "test" if study.protocol == "paper" else "validation"
+    parts = []
+    if validation:
+        parts.append(f"{validation:,} {split} samples decided the search: one is {100 / validation:.2g} points.")
+    if test and study.protocol != "paper":
+        parts.append(f"{test:,} test samples measured the confirmation: one is {100 / test:.2g} points.")
+    return " ".join(parts)
+
+
+def shrinkage_text(found: Findings) -> str:
+    """Return by how much the search's numbers were better than the confirmed ones; empty if no network is confirmed."""
+    study, own = found.results.study, found.pooled.trials
+    quality, name = quality_objective(study.objectives), quality_name(study)
+    measured = metric_at(quality.metric, "confirm")
+    if not {quality.metric, measured} <= set(own.columns):
+        return ""
+    searched = own.filter(stage="search").select(source="trial", searched=quality.metric)
+    both = confirmed(own).select("source", confirmed=measured).join(searched, on="source").drop_nulls()
+    if not both.height:
+        return ""
+    drop = float((both["searched"] - both["confirmed"]).to_numpy().mean())
+    size = format_signed(name, abs(drop))  # without a sign if it rounds to 0
+    word = "better" if (drop > 0) == is_maximized(quality) else "worse"
+    unit = " points" if is_share(name) else ""
+    said = f"{size[1:]}{unit} {word} than" if size[0] == "+" else "as good as"
+    return (
+        f"The search's numbers were {said} the confirmed ones, on average over all {both.height} "
+        f"confirmed {study.noun}{'s' * (both.height != 1)}."
+    )
+
+
+def dominated_text(found: Findings) -> str:
+    """Return which confirmed networks left the front on the test split, so that they are not hidden."""
+    complete = confirmed(found.pooled.trials)
+    shown = [row["trial"] for row in found.rows]  # the user's settings are said elsewhere
+    off = [n for n in complete["trial"].to_list() if n not in shown]
+    if not found.tested or found.provisional or not off:
+        return ""
+    study, word = found.results.study, "confirmed" if found.confirmed else "retrained"
+    place, verb = ("on the front", "is on it") if len(study.objectives) > 1 else ("the best", "is the best")
+    listed = ", ".join(map(str, off[:20])) + (" …" if len(off) > 20 else "")
+    chances = [found.assessed.front.get(n, 0.0) for n in off] if found.assessed is not None else []
+    one = len(off) == 1
+    who = "It" if one else "The most probable of them"
+    likely = f" {who} {verb} with P = {max(chances):.2f}." if chances else ""
+    are, theirs, they_are = ("is", "its", "it is") if one else ("are", "their", "they are")
+    return (
+        f"{len(off)} of the {complete.height} {word} {study.noun}s {are} no longer {place} with {theirs} test numbers "
+        f"(trial{'s' * (not one)} {listed}); {they_are} in the figure and in trials.csv.{likely}"
+    )

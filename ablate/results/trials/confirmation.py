@@ -16,32 +16,19 @@ from ablate.results.trials.results import Results
 
 @dataclass(frozen=True, kw_only=True)
 class Confirmations:
-    """The frozen configurations of one data set, each by the number of its search trial, in ascending order.
+    """How many configurations of one data set were `frozen`, and how many of them have `ended`, in any state.
 
-    `confirmed` have all of their seeds, `failed` a trial in state FAIL, and `unfinished` a trial that has not ended.
-    Each configuration is in one of the three. `later` is the number of search trials that began after the last freeze
-    of the front, in an extended search.
+    `later` is the number of search trials that began after the last freeze of the front, in an extended search.
     """
 
-    confirmed: tuple[int, ...]
-    failed: tuple[int, ...]
-    unfinished: tuple[int, ...]
+    frozen: int
+    ended: int
     later: int = 0
 
     @property
     def is_open(self) -> bool:
         """Whether the confirmation is incomplete: a trial of either stage is still expected."""
-        return bool(self.unfinished or self.later)
-
-    @property
-    def ended(self) -> int:
-        """The number of configurations whose confirmation has ended, in any state."""
-        return len(self.confirmed) + len(self.failed)
-
-    @property
-    def frozen(self) -> int:
-        """The number of configurations that were frozen."""
-        return self.ended + len(self.unfinished)
+        return self.ended < self.frozen or self.later > 0
 
 
 def users_answer(results: Results, dataset: str) -> Mapping[str, Any] | None:
@@ -59,17 +46,10 @@ def confirmations(results: Results, dataset: str) -> Confirmations:
     states: dict[int, set[str]] = {}
     for network, state in own.select(NETWORK, "state").iter_rows():
         states.setdefault(network, set()).add(state)
-    groups: dict[str, list[int]] = {"confirmed": [], "failed": [], "unfinished": []}
-    for network in sorted(states):
-        if not all(TrialState(state).finished for state in states[network]):
-            groups["unfinished"].append(network)
-        else:
-            groups["failed" if TrialState.FAIL in states[network] else "confirmed"].append(network)
     frozen = [int(event.payload["search_trials"]) for event in results.events_of(dataset, "frozen")] if states else []
     searched = results.trials.filter(pl.col("dataset") == dataset, pl.col("stage") == "search").height
     return Confirmations(
-        confirmed=tuple(groups["confirmed"]),
-        failed=tuple(groups["failed"]),
-        unfinished=tuple(groups["unfinished"]),
+        frozen=len(states),
+        ended=sum(all(TrialState(state).finished for state in each) for each in states.values()),
         later=max(searched - frozen[-1], 0) if frozen else 0,
     )

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from ablate.base.plain_text import counted
 from ablate.core.objectives import is_share
+from ablate.results.statistics.intervals import FEW_SEEDS, smallest_effect
 
 FEW_ERRORS, HEAVY = 10, 0.3  # lognormal samples: their interval covers in less than about .9 above such a tail
 
@@ -24,6 +26,15 @@ class StudyWarning:
     def sentence(self) -> str:
         """The text with a full stop at its end."""
         return f"{self.text.rstrip('.')}."
+
+
+def few_seeds(seeds: int, what: str, setting: str) -> Iterator[StudyWarning]:
+    """Yield the warning of fewer than FEW_SEEDS seeds, called `what`, of which `setting` makes more."""
+    if seeds < FEW_SEEDS:
+        size = smallest_effect(seeds)
+        shown = f"only differences of {size:.1f} standard deviations or more" if seeds > 1 else "no differences"
+        text = f"{counted(seeds, what)}: {shown} are found reliably. More `{setting}` find smaller ones"
+        yield StudyWarning(code="few-seeds", text=f"{text}.")
 
 
 def equal_seeds(which: str) -> StudyWarning:
@@ -64,6 +75,6 @@ def coarse_splits(trials: pl.DataFrame, split: str, *margins: float) -> Iterator
         if count and 1 / count > margin:
             text = (
                 f"One of the {count:,} {split} samples is worth {100 / count:.2g} points, more than the margin of "
-                f"{100 * margin:.3g} points: this split cannot tell networks apart that finely."
+                f"{100 * margin:.3g} points: this split cannot tell such differences."
             )
             yield StudyWarning(code=f"coarse-{split}", text=text)

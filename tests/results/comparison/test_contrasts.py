@@ -187,7 +187,7 @@ def test_redundant_parts_of_a_users_function_are_in_terminal_page_and_table(
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "mine", raising=False)
     out = succeed(capfd, "plan", "study.yaml", "--no-time")
-    assert "Design: full: 4 networks of 2 parts to remove (first, second)." in out
+    assert "Design: full: 4 configurations of 2 parts to remove (first, second)." in out
     out = succeed(capfd, "compare", "study.yaml", "--executor", "local", "--tracker", "none")
     (line,) = [line for line in out.splitlines() if line.startswith("interaction: first:second")]
     assert "−20.00 (3 seeds equal)" in line

@@ -151,7 +151,7 @@ def test_table_2_of_paper_a() -> None:
     )
     assert fit_sentences(fit)[-1] == "Warning: beyond seeds, networks lie 8% of the error off it (at most 32%)."
     assert reading_sentence(fit, False, 0.99, ends(curve.size_for(0.01))) == (
-        "planted: 99% validation accuracy needs 341k parameters on average (222k to more than 1.1M; 4 networks, "
+        "99% validation accuracy needs 341k parameters on average (222k to more than 1.1M; 4 networks, "
         "3 seeds, these validation samples, extrapolated)."
     )
     printed = dict(zip(TABLE_2, (98.38, 97.49, 97.80, 95.32), strict=True))

@@ -180,7 +180,7 @@ def test_with_several_objectives_they_are_a_row_and_a_sentence(tmp_path: Path) -
     text = answer(results)
     assert not text.startswith("Your settings"), "the answer to several objectives is the front"
     assert text.endswith(
-        "Your settings are not on the front: 80.00% test accuracy, 5,000 parameters. 1 of the 2 networks on it "
+        "Your settings are not on the front: 80.00% test accuracy, 5,000 parameters; 1 of the 2 on it "
         "dominates them, such as width 16 · no mlp: 84.00% test accuracy, 4,000 parameters."
     )
     page = Reader(write_report(results, tmp_path).read_text(encoding="utf-8")).text

@@ -11,7 +11,7 @@ import pytest
 import vl_convert
 from PIL import Image
 
-from ablate.results.rendering.drawing import PALETTES, Figure, paint, without_layers
+from ablate.results.rendering.drawing import PALETTES, paint
 from ablate.results.report import draw_figures, write_report
 from ablate.results.trials.results import Results
 from support import planted_comparison
@@ -88,17 +88,6 @@ def test_a_figure_renders_without_layers_and_shows_what_vega_draws(kind, request
         assert difference.mean() < 1.0, figure.stem
 
 
-def test_an_opacity_moves_to_the_only_colour_of_an_element():
-    line, dot = '<path d="M0,0" stroke="#111" opacity="0.3"/>', '<path fill="#111" stroke-width="2" opacity="0.3"/>'
-    both, text = '<path fill="#111" stroke="#222" opacity="0.3"/>', '<text fill="#111" opacity="0">a</text>'
-    half = '<path fill="#111" fill-opacity="0.5" opacity="0.3"/>'
-    hidden = '<path aria-label="0 &lt; 1" fill="#111" opacity="0"/>'
-    none = '<rect fill="none" stroke="#111" opacity="0.3"/>'
-    changed = [line.replace(" opacity", " stroke-opacity"), dot.replace(" opacity", " fill-opacity")]
-    expected = ["<g>", *changed, both, text, half, none.replace(" opacity", " stroke-opacity"), "</g>"]
-    assert without_layers(f"<g>{line}{dot}{both}{text}{half}{hidden}{none}</g>") == "".join(expected)
-
-
 def pixels(png_file):
     return np.asarray(Image.open(io.BytesIO(png_file)).convert("RGB")).astype(int)
 
@@ -117,22 +106,6 @@ def test_the_data_of_the_front_are_its_points_runs_and_intervals(written):
     assert len(runs) == listed["replicates"].sum(), "every replicate is a row, equal ones too"
     drawn = {int(row["trial"]) for row in rows if row["trial"] is not None}
     assert drawn == set(trials.filter(pl.col("state").is_in(["COMPLETE", "PRUNED"]))["trial"])
-
-
-def test_data_of_a_figure_by_hand():
-    values = [{"x": 1, "name": "=a"}, {"x": 2, "name": "b"}]
-    twice = {"data": {"values": [{"y": 5.0}, {"y": 5.0}]}, "mark": "tick"}
-    spec = {"data": {"values": values}, "layer": [{"mark": {"type": "line"}}, {"mark": "point"}, twice]}
-    figure = Figure(stem="f", title="F", caption="", spec=spec)
-    assert drawn_data(figure).rows() == [
-        ("line, point", 1, "=a", None),
-        ("line, point", 2, "b", None),
-        ("tick", None, None, 5.0),
-        ("tick", None, None, 5.0),
-    ]
-    panels = drawn_data(Figure(stem="p", title="", caption="", panels=(figure, replace(figure, title="G"))))
-    assert panels.columns[:2] == ["panel", "drawn_as"]
-    assert panels["panel"].to_list() == ["F"] * 4 + ["G"] * 4
 
 
 def test_names_that_differ_only_in_marks_have_files_of_their_own():

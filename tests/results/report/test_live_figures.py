@@ -81,7 +81,7 @@ def test_a_pointer_shows_the_trial(tab: Page, planted: tuple[pl.DataFrame, Path]
     text = tab.value("document.querySelector('#vg-tooltip-element').innerText")
     lines = dict(line.split("\t", 1) for line in text.split("\n"))
     assert lines["trial"] == str(row["trial"])
-    assert lines["network"].startswith("</script><script>ran")
+    assert lines["settings"].startswith("</script><script>ran")
     assert {"quality", "95% interval", "replicates"} <= set(lines)
     click(tab, *point)
     assert tab.value("location.href") == path.resolve().as_uri(), "a page in a folder has no page of a trial"
