@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,7 +11,6 @@ from rich.console import Group, RenderableType
 
 from ablate.base.plain_text import settings_text
 from ablate.core.objectives import SIZE_METRICS
-from ablate.results.front.answer import FEWEST
 from ablate.results.front.cautions import cautions
 from ablate.results.front.confirmation import confirmation_text, on_front_text, protocol_text
 from ablate.results.front.curve_words import fit_lines
@@ -31,7 +30,7 @@ from ablate.results.front.tables import (
     quality_name,
     shared_settings,
 )
-from ablate.results.front.words import difference_text, number_text
+from ablate.results.front.words import difference_text
 from ablate.results.rendering.grid import MOST_LINES, Column, Grid, Paragraph, Row
 from ablate.results.rendering.numbers import (
     DASH,
@@ -82,7 +81,6 @@ def front_grid(found: Findings) -> Grid:
             short=lambda row: _difference(study, row, short=True),
         ),
         Column(heading="P(front)" if other_objectives(study) else "P(best)", cell=lambda row: _chance(row)),
-        Column(heading="Corrected for being chosen", cell=lambda row: _corrected(found, row), wide=True),
         Column(heading="Seeds", cell=lambda row: str(row["replicates"]) if several else "", wide=True),
         *_known(study, rows),
         Column(heading="Training", cell=lambda row: settings_text(row, training), wide=True),
@@ -141,13 +139,6 @@ def _chance(row: Row) -> str:
     """Return P(front); below .6 it is too low after a search, so it is a lower bound."""
     chance = row["front_probability"]
     return DASH if chance is None else f"{'≥ ' if chance < 0.6 else ''}{chance:.2f}"
-
-
-def _corrected(found: Findings, row: Mapping[str, Any]) -> str:
-    assessed = found.assessed
-    if assessed is None or assessed.best != row["trial"] or assessed.best_number.n < FEWEST:
-        return ""
-    return number_text(quality_name(found.results.study), assessed).replace(", corrected for being chosen", "")
 
 
 def front_lines(results: Results) -> RenderableType:
