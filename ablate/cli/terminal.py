@@ -23,7 +23,11 @@ class Terminal(Console):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{"markup": False, "emoji": False, **settings})
-        self.is_piped = not self.is_terminal and "COLUMNS" not in os.environ  # a table keeps its names whole
+
+    @property
+    def is_piped(self) -> bool:
+        """Whether nothing says how wide a line may be, so that a table keeps its names whole."""
+        return not self.is_terminal and "COLUMNS" not in os.environ
 
     def render_str(self, text: str, **settings: Any) -> Text:
         """Return `text` as a rich Text; measured here too, so that a table's columns fit what they show."""
