@@ -37,7 +37,7 @@ class Choice:
     """The trial of a data set that keeps every bound and is best otherwise: its row of the pooled trials table.
 
     If none keeps them, it is the nearest by the sum of its violations; without a complete trial there is no row.
-    `metrics` are its numbers, `bounds` those that were asked for with its values. It was chosen `among` so many.
+    `metrics` are its numbers. `bounds` has each bound with the trial's value. `among` counts the trials to choose from.
     """
 
     study: Study

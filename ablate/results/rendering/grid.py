@@ -28,16 +28,14 @@ ANY = 10_000  # a width that any table has
 
 @dataclass(frozen=True)
 class Paragraph:
-    """A text for a terminal, broken at spaces alone: a path or a setting stays whole."""
+    """A text for a terminal, broken at spaces alone, so that a path stays whole."""
 
     text: str
     style: str = ""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield its lines; without a text, an empty one."""
-        for line in wrap(printable(self.text), options.max_width, break_long_words=False, break_on_hyphens=False) or [
-            ""
-        ]:
+        for line in _at_spaces(printable(self.text), options.max_width) or [""]:
             yield Text(line, self.style, no_wrap=True, overflow="ignore")
 
 
@@ -152,10 +150,14 @@ class Grid:
         return table
 
 
+def _at_spaces(text: str, width: int) -> list[str]:
+    return wrap(text, width, break_long_words=False, break_on_hyphens=False)
+
+
 def _between_settings(name: str, width: int) -> str:
     """Return the settings of a name in lines of at most `width` characters, none of them broken."""
     whole = name.replace(" ", HARD_SPACE).replace(f"{HARD_SPACE}·{HARD_SPACE}", f"{HARD_SPACE}· ")
-    lines = wrap(whole, width, break_long_words=False, break_on_hyphens=False) if "· " in whole else [name]
+    lines = _at_spaces(whole, width) if "· " in whole else [name]
     return "\n".join(lines).replace(HARD_SPACE, " ")
 
 
