@@ -329,12 +329,13 @@ def _chances(violation: Prediction, asked: Array) -> Array:
 def _levels(losses: Array, complete: NDArray[np.bool_]) -> tuple[Array, float]:
     """Return log(loss - least) of trials, and `least`, below the best complete one by half of its way to the median.
 
-    A trial without a loss counts as the worst one.
+    A trial without a loss counts as the worst one. The median is that of all trials, because those that early stopping
+    lets end are alike: their own median would make much of their small differences.
     """
     known = np.isfinite(losses)
     if not known.any():
         return np.zeros(len(losses)), 0.0
     taught = losses[complete & known] if (complete & known).any() else losses[known]
     best, worst = taught.min(), losses[known].max()
-    above = (np.median(taught) - best) / 2 or worst - best or 1.0
+    above = (np.median(losses[known]) - best) / 2 or worst - best or 1.0
     return np.log(np.maximum(np.where(known, losses, worst), best) - best + above), best - above

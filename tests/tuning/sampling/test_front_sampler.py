@@ -21,20 +21,11 @@ from ablate.engine.training.family import FamilySettings, family
 from ablate.study import Study, parse_study
 from ablate.tuning.sampling import surrogate
 from ablate.tuning.sampling.candidates import Candidates, _at
-from ablate.tuning.sampling.front_sampler import _Learned, _Pool
+from ablate.tuning.sampling.front_sampler import _Learned, _levels, _Pool
 from ablate.tuning.sampling.hypervolume_gain import Expected, expected_gain
 from ablate.tuning.sampling.search_space import SearchSpace, distribution_of, inner_at_share
 from ablate.tuning.sampling.suggester import Suggester
-from ablate.tuning.sampling.surrogate import (
-    AT_ONCE,
-    LEAST_NOISE,
-    Prediction,
-    Surrogate,
-    _objective,
-    fit,
-    prior_mode,
-    square_distances,
-)
+from ablate.tuning.sampling.surrogate import AT_ONCE, LEAST_NOISE, Prediction, Surrogate, fit, prior_mode
 from ablate.tuning.state.trial_progress import TrialProgress
 from support.ledgers import SHAPE
 from support.searches import TWO, driving, report_at, run_all, run_trial, size_of, stored, study_of, url_in
@@ -139,7 +130,7 @@ def test_the_process_is_that_of_scikit_learn() -> None:
     assert deviation**2 == pytest.approx(with_noise**2 - noise - LEAST_NOISE, abs=1e-8)
     shifted = parameters + 0.1
     difference = [
-        _objective(p, square_distances(places, np.arange(3)), values, prior_mode(np.arange(3)))[0]
+        surrogate._objective(p, surrogate.square_distances(places, np.arange(3)), values, prior_mode(np.arange(3)))[0]
         for p in (parameters, shifted)
     ]
     likelihoods = [
@@ -156,18 +147,24 @@ def test_the_gradient_is_that_of_finite_differences() -> None:
     rng = np.random.default_rng(1)
     places, values = some_values(rng)
     groups = np.array([0, 1, 1])  # two coordinates share a length scale
-    distances = square_distances(places, groups)
+    distances = surrogate.square_distances(places, groups)
     mode = prior_mode(groups)
     for _ in range(5):
         at = mode + rng.standard_normal(4)
         steps = 1e-6 * np.eye(4)
         slopes = [
-            (_objective(at + s, distances, values, mode)[0] - _objective(at - s, distances, values, mode)[0]) / 2e-6
+            (
+                surrogate._objective(at + s, distances, values, mode)[0]
+                - surrogate._objective(at - s, distances, values, mode)[0]
+            )
+            / 2e-6
             for s in steps
         ]
-        assert _objective(at, distances, values, mode)[1] == pytest.approx(slopes, rel=1e-4, abs=1e-5)
+        assert surrogate._objective(at, distances, values, mode)[1] == pytest.approx(slopes, rel=1e-4, abs=1e-5)
     found = fit(distances, values, mode)
-    assert _objective(found, distances, values, mode)[0] < _objective(mode, distances, values, mode)[0]
+    assert (
+        surrogate._objective(found, distances, values, mode)[0] < surrogate._objective(mode, distances, values, mode)[0]
+    )
 
 
 def test_candidates_are_configurations_of_the_space() -> None:
@@ -337,12 +334,9 @@ def test_a_candidate_that_is_taken_counts_as_one_that_runs() -> None:
     mean, deviation = process.predict(asked)
     known = rng.random((40, 2))
     known[:, 1] = np.nan
-    learned = _Learned(
-        model=Prediction(process, 0.3, 2.0), places=asked, mean=0.3 + 2.0 * mean, deviation=2.0 * deviation
-    )
-    pool = _Pool(
-        costs=known, learned={1: learned}, front=np.empty((0, 2)), reference=np.array([1.0, 5.0]), chances=np.ones(40)
-    )
+    model, scaled = Prediction(process, 0.3, 2.0), {"mean": 0.3 + 2.0 * mean, "deviation": 2.0 * deviation}
+    learned, edge = _Learned(model=model, places=asked, **scaled), np.array([1.0, 5.0])
+    pool = _Pool(costs=known, learned={1: learned}, front=np.empty((0, 2)), reference=edge, chances=np.ones(40))
     for chosen in (7, 3, 19):
         pool.take(chosen)
         places, values = np.vstack([places, asked[chosen]]), np.append(values, mean[chosen])
@@ -352,6 +346,13 @@ def test_a_candidate_that_is_taken_counts_as_one_that_runs() -> None:
     assert pool.front[:, 0] == pytest.approx(known[[7, 3, 19], 0])
     assert pool.front[:, 1] == pytest.approx(np.exp(learned.mean[[7, 3, 19]]))
     assert list(np.flatnonzero(np.isinf(pool.gains()))) == [3, 7, 19]
+
+
+def test_losses_are_counted_in_a_unit_of_all_trials_not_of_those_that_were_let_end() -> None:
+    losses, complete = np.array([0.1, 0.11, 1.1, 1.3, math.nan]), np.array([True, True, False, False, False])
+    levels, least = _levels(losses, complete)
+    assert least == pytest.approx(0.1 - (0.605 - 0.1) / 2)  # half of the way from the best to the median
+    assert np.exp(levels) + least == pytest.approx(np.array([0.1, 0.11, 1.1, 1.3, 1.3]))
 
 
 @pytest.mark.parametrize(("deterministic", "fits"), [(None, 2), (132, 3)])
