@@ -103,3 +103,16 @@ def test_a_report_of_the_last_moment_is_not_deleted(storage: str) -> None:
         with pytest.raises(StudyMismatchError, match="has reported meanwhile"):
             ledger.acquire(study.name, file_text="", fingerprint="", seed=9, holder="x", afresh=True)
         assert len(ledger.reports(study.name)) > 0
+
+
+@pytest.mark.services
+def test_the_same_command_tries_every_trial_again_while_none_has_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("script.py").write_text("import mended, sys\nassert sys.argv[2]\nprint('val_error=1')\n")
+    Path("s.yaml").write_text(STUDY.replace("PYTHON", sys.executable))
+    assert run(capfd, "search", "s.yaml", "--tracker", "none", *LOCAL)[0] == 1
+    Path("mended.py").touch()  # what a script imports is not watched
+    code, out, err = run(capfd, "search", "s.yaml", "--tracker", "none", *LOCAL)
+    assert (code, "Validation numbers of 3 search trials." in out) == (0, True), (out, err)
