@@ -260,9 +260,9 @@ def _refuse_timed(study: Study, options: RunOptions) -> None:
 
 
 def _announce(console: Console, found: resumption.Found | None, taken: str | None, remarks: Sequence[str]) -> None:
-    """Say what a start found, what the sampler was told, and what a user should know."""
-    earlier = [] if found is None else [resumption.start_text(found, now=time.time())]
-    for line in (*earlier, *([taken] if taken else []), *(f"Note: {line}" for line in remarks)):
+    """Say what a start found, what the sampler was told, and at the first start what a user should know."""
+    first = [f"Note: {line}" for line in remarks] if found is None else [resumption.start_text(found, now=time.time())]
+    for line in (*first, *([taken] if taken else [])):
         _say(console, line)
 
 

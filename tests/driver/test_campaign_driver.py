@@ -63,6 +63,7 @@ def say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
 
     def command(*words: str) -> tuple[int, str]:
         code, out, err = run(capfd, *words, *([] if words[1] in ("status", "list") else LOCAL))
+        assert "] search" not in err
         return code, " ".join((out or err).split())
 
     code, out = command("campaign", "open", "study.yaml")
