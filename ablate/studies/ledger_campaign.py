@@ -86,7 +86,7 @@ class Verdict:
             "campaign": of.study.name,
             "candidate": None if arm is None else arm.number,
             "state": self.state,
-            "text": self.line(told=False),
+            "text": self.line(output=False),
             "reason": self.reason,
             "metric": of.campaign.quality.metric,
             "better": "higher" if is_maximized(of.campaign.quality) else "lower",
@@ -130,8 +130,8 @@ class Verdict:
             found.append({"code": "self-measured", "text": text})
         return found
 
-    def line(self, *, told: bool = True) -> str:
-        """Return the verdict in one line, if `told` with what a run that failed printed: it may name test metrics."""
+    def line(self, *, output: bool = True) -> str:
+        """Return the verdict in one line, with the `output` of a run that failed: it may name test metrics."""
         of, runs = self.ledger, counted(self.runs, "run")
         after = f"after {runs}"
         if self.refused:
@@ -141,7 +141,7 @@ class Verdict:
         if self.state == "keep":
             return self._keep()
         if self.state == "discard":
-            return self._discard(after, told=told)
+            return self._discard(after, output=output)
         if self.state == "undecided" and self.gain is None:
             return f"UNDECIDED {after}: the campaign was closed before. Treat it as not kept."
         if self.state == "undecided":
@@ -175,7 +175,7 @@ class Verdict:
         biased = "Gains at a keep are up to .2 sd too high on average; the closing gives an unbiased one."
         return f"{'STEP' if self.claim == 'step' else 'KEEP'}  {numbers}. {champion} {biased}"
 
-    def _discard(self, after: str, *, told: bool) -> str:
+    def _discard(self, after: str, *, output: bool) -> str:
         of, reason = self.ledger, self.reason
         if reason == "hopeless":
             side = "below" if self.gain < 0 else "above"
@@ -190,7 +190,7 @@ class Verdict:
             run = of.search.trials[self.found["trial"]]
             at = f"at {of.study.unit} {run.epoch} of {run.config.epochs}"
             return f"DISCARD: its first run was stopped {at}, far behind the champion's. Not shown: that it is worse."
-        error = of.error_of(self.found.get("trial")) if told else ""
+        error = of.error_of(self.found.get("trial")) if output else ""
         return f"DISCARD: {reason} in run {self.runs}{f': {error}' if error else ''}"
 
 
