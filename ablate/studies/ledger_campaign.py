@@ -178,7 +178,7 @@ class Verdict:
     def _discard(self, after: str, *, output: bool) -> str:
         of, reason = self.ledger, self.reason
         if reason == "hopeless":
-            side = "below" if self.gain < 0 else "above"
+            side = "behind" if self.gain < 0 else "ahead of"
             told = "a gain worth keeping is now unlikely. Not shown: that it is worse."
             return f"DISCARD {after}: {of.amount(abs(self.gain))}{of.unit} {side} the champion; {told}"
         if reason == "same-numbers":
