@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shlex
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -180,7 +179,7 @@ def _search(study: Study, text: str, options: RunOptions, console: Console, tell
         console.print(results_of(study, snapshot))
         for line in (*ended_early_lines(study, ended_early(Results.of(study, snapshot))), *unshown):
             _say(console, line)
-        _refuse_empty(ledger, study, options)
+        _refuse_empty(ledger, study)
         refuse_failed_rows(study, snapshot, report, only=options.variants)
     return FinishedStudy(study=study, home=home, report=report)
 
@@ -401,15 +400,14 @@ def _publish(tracker: Tracker, ledger: Ledger, study: Study, home: Path, options
             ) from error
 
 
-def _refuse_empty(ledger: Ledger, study: Study, options: RunOptions) -> None:
+def _refuse_empty(ledger: Ledger, study: Study) -> None:
     trials = ledger.trials(study.name)
     if any(t.state is TrialState.COMPLETE for t in trials):
         return
     errors = [t.error for t in trials if t.error]
     reason = f" The last one said: {errors[-1]}" if errors else ""
-    if again := unreported(ledger, study):
-        words = ["ablate", "retry", study.name, str(again[-1].key.number), *options.runs_option()]
-        reason += f". Correct it and type the same command; to try it unchanged: {shlex.join(words)}"
+    if unreported(ledger, study):
+        reason += ". Correct it and type the same command."
     rows = trials_table(ledger.snapshot(study.name))
     if stopped := stopped_text(study.constraints, rows["state"].to_list(), column_of(rows, "search")):
         reason += f" {stopped[0].upper()}{stopped[1:]}."
