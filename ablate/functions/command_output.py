@@ -39,7 +39,8 @@ class NumberReader:
 
     def __init__(self, name: str, given: MetricPattern) -> None:
         self.name, self._scale = name, given.scale
-        own = "" if not given.pattern.startswith(name) else r"(?<![A-Za-z0-9_])"  # val_x is not the end of best_val_x
+        self.begins_with_name = given.pattern.startswith(name)
+        own = r"(?<![A-Za-z0-9_])" if self.begins_with_name else ""  # val_x is not the end of best_val_x
         self._pattern = re.compile(own + compile_pattern(given.pattern).pattern)
         whole = NUMBER_PLACEHOLDER in given.pattern
         self._advice = "print the number as 1234.5 or 1e-05" if whole else f"write {NUMBER_PLACEHOLDER} for the number"

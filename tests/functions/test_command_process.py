@@ -186,6 +186,9 @@ def test_a_confirmation_waits_for_the_test_split_and_not_for_a_helper() -> None:
     script(EPOCHS + "print('test_loss 4')")
     with pytest.raises(TrialError, match="printed test_loss; the pattern of test_loss does not match 'test_loss 4'"):
         list(commanded(metrics=metrics, stage="confirm"))
+    script("print({'eval_loss': '0.5'})")  # as a Trainer of Hugging Face prints
+    with pytest.raises(TrialError, match=r"""does not match "{'eval_loss': '0.5'}"\. Its last lines"""):
+        list(commanded(metrics={"val_loss": "eval_loss': {number}"}))
 
 
 def test_a_stopped_trial_ends_its_command_and_what_was_started_in_other_sessions() -> None:
