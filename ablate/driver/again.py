@@ -1,4 +1,4 @@
-"""Trials that failed before they reported: tried again once what they ran with has changed, or while none reports."""
+"""Trials that failed before they reported are tried again."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def unreported(ledger: Ledger, study: Study) -> list[TrialRecord]:
 def retry_unreported(writer: StudyWriter, ledger: Ledger, study: Study, files: Mapping[str, str]) -> None:
     """Ask for another attempt of those trials if code (`files`), packages or variables differ from the last driver's.
 
-    While no trial has reported, ask without such a difference too: what a script imports and reads is not watched.
+    While no trial has reported, ask always: what a script imports is not watched.
     What cannot be tried again, such as a trial of a deterministic study, is refused as `ablate retry` is.
     """
     now = _ran_with(study, files)

@@ -107,7 +107,7 @@ class ProgressDisplay:
             stage = standing.current
             text = " ".join(f"{count} {state.lower()}" for state, count in stage.states.items() if count)
             counted = f"{self._stages[stage.stage]} {text or 'starting'}{f' of {stage.total}' * stage.is_limited}"
-            best = "" if self._study.campaign is not None else f"; {self._leader(standing)}"  # its best run is luck
+            best = "" if self._study.campaign is not None else f"; {self._leader(standing)}"
             parts.append(self._study.said_of(standing.dataset, counted + best))
         return f"[{self._elapsed()}] " + " | ".join(parts) + f" | {self._left(found)}"
 

@@ -95,7 +95,7 @@ class NumberReader:
         return any(match.start(1) == found.start(1) or match.end(1) == found.end(1) for match in again)
 
     def is_missed(self, line: str) -> bool:
-        """Return whether `line`, which does not match, holds the pattern's first text, or its name and a number."""
+        """Return whether `line`, which does not match, holds the pattern's first text or name."""
         return self._looks is not None and self._looks.search(line) is not None
 
 

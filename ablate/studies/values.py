@@ -231,7 +231,7 @@ def _read(path: Path) -> _Table:
 
 
 def _metric_of(tables: Sequence[_Table], key: str | None) -> str:
-    """Return the only column of both files that is no key; raise RequestError if there are several or none."""
+    """Return the only column of both files that is no key; raise RequestError if there is not one."""
     known = [name for name in tables[0].names[1:] if name in tables[1].names and name not in (key, SEED)]
     if len(known) != 1:
         raise RequestError(f"--values: name the column to compare by --metric. Known: {', '.join(known) or 'none'}.")
@@ -239,7 +239,7 @@ def _metric_of(tables: Sequence[_Table], key: str | None) -> str:
 
 
 def _direction_of(metric: str, higher: bool | None) -> bool:
-    """Return whether higher values of a metric are better; raise RequestError if nothing or the wrong thing is said."""
+    """Return whether higher values of a metric are better; raise RequestError if that is not known."""
     named = is_higher_better(metric, ())
     if named is None and higher is None:
         raise RequestError(f"--metric {metric}: {unknown_direction(metric)}; add --higher or --lower")
