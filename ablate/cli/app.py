@@ -332,10 +332,11 @@ def _drive(
         outcome = run(file, asked, screen, text=text, tell=tell, changes=changes, **changed)
     if outcome.study.campaign is not None:
         return outcome.report.absolute()  # `ablate campaign status` says what was found
+    if outcome.study.compare is None:
+        screen.say(shlex.join(["Settings:", "ablate", "pick", outcome.study.name, *asked.runs_option()]))
     screen.say(f"Report: {outcome.report.absolute()}")
     if "mlflow" in asked.trackers and not asked.tracking_uri:
-        page = shlex.join(["ablate", "ui", *asked.runs_option()])
-        screen.say(f"MLflow: {page}")
+        screen.say(shlex.join(["MLflow:", "ablate", "ui", *asked.runs_option()]))
     require_printed()
     return outcome.report.absolute()
 

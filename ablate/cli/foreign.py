@@ -230,7 +230,8 @@ def content_of(found: Foreign, name: str) -> tuple[dict[str, Any], dict[str, str
         trials = math.prod(each or 1 for each in counts) if found.sampler == "grid" else 24
         found.note("budget", "all of the grid" if found.sampler == "grid" else "the source has no number of trials")
     # names are whole, as for Katib: `loss` is not the end of `aux_loss`
-    patterns = {own: rf"""(?<![\w/.|-]){re.escape(printed)}["']?\s*[=:]\s*{{number}}""" for own, printed, _ in metrics}
+    tail = r"""["']?\s*[=:]\s*["']?{number}"""  # Hugging Face prints 'loss': '0.5'
+    patterns = {own: rf"(?<![\w/.|-]){re.escape(printed)}{tail}" for own, printed, _ in metrics}
     return {
         "study": name,
         "trainable": {"command": found.command, "metrics": patterns},

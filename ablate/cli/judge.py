@@ -6,7 +6,6 @@ import sys
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from ablate.cli import options
 from ablate.cli.interruption import interruptible
@@ -111,13 +110,12 @@ def list_candidates(study: options.StudyName, asked: Locations, as_json: options
     if as_json:
         print_json([each.as_values() for each in found])
         return
-    table = Table("candidate", "change", "note", "verdict", box=None, pad_edge=False)
     for each in found:
         code = each.submitted.get("code")
         changes = [] if code is None else [code["revision"][:SHOWN]]
         words = " ".join([*changes, *(f"{name}={value}" for name, value in each.submitted["change"].items())])
-        table.add_row(str(each.submitted["candidate"]), words, each.submitted.get("note"), each.line())
-    console.print(table)
+        note = each.submitted.get("note")
+        console.say(f"{each.submitted['candidate']}  {words}{f' ({note})' if note else ''}: {each.line()}")
 
 
 @campaign_app.command(epilog="Example: ablate campaign close nano")

@@ -261,15 +261,14 @@ def _blind(found: Stored) -> Stored:
 
 
 def _shown(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return plain values without seeds, numbers of the test split, and NaN or infinity, which are null."""
+    """Return plain values without seeds, numbers of the test split, and keys that are null, NaN or infinite."""
 
     def shown(value: Any) -> Any:
         if isinstance(value, Mapping):
             return {name: shown(each) for name, each in value.items() if not _is_hidden(name)}
         return [shown(each) for each in value] if isinstance(value, list | tuple) else value
 
-    found: dict[str, Any] = finite(shown(values))
-    return found
+    return {name: value for name, value in finite(shown(values)).items() if value is not None}
 
 
 def _is_hidden(name: str) -> bool:

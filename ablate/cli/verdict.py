@@ -40,7 +40,8 @@ def verdict(
         ),
     ] = None,
     metric: Annotated[
-        str | None, typer.Option(help="Metric of the verdicts, a column of the files. (default: the first compared)")
+        str | None,
+        typer.Option(help="Metric of the verdicts, a column of the files. (default: the first compared, the only one)"),
     ] = None,
     key: Annotated[str | None, typer.Option(help="With --values: column that says what a row is of.")] = None,
     margin: Annotated[float | None, typer.Option(help="With --values: difference that matters.")] = None,
@@ -55,8 +56,6 @@ def verdict(
     if (study is None) == (values is None):
         raise RequestError("name a study, or two files by --values OLD.csv NEW.csv")
     if values is not None:
-        if metric is None:
-            raise RequestError("--values: name the column to compare by --metric")
         from ablate.studies.values import judge_files
 
         of_files = judge_files(*values, metric, key=key, higher=higher, margin=margin, required=require or ())

@@ -1,4 +1,4 @@
-"""Trials that failed before they reported: tried again once what they ran with has changed."""
+"""Trials that failed before they reported are tried again."""
 
 from __future__ import annotations
 
@@ -29,16 +29,18 @@ def unreported(ledger: Ledger, study: Study) -> list[TrialRecord]:
 def retry_unreported(writer: StudyWriter, ledger: Ledger, study: Study, files: Mapping[str, str]) -> None:
     """Ask for another attempt of those trials if code (`files`), packages or variables differ from the last driver's.
 
+    While no trial has reported, ask always: what a script imports is not watched.
     What cannot be tried again, such as a trial of a deterministic study, is refused as `ablate retry` is.
     """
     now = _ran_with(study, files)
     known = [event.payload["with"] for event in ledger.events(study.name) if event.kind == RAN_WITH]
-    if known and known[-1] == now:
+    is_silent = not any(trial.epochs_done for trial in ledger.trials(study.name))
+    if known and known[-1] == now and not is_silent:
         return
     writer.note(RAN_WITH, None, {"with": now})
     for trial in unreported(ledger, study) if known else ():
         asked = {"command": RETRY, "trial": trial.key.number, "from_start": True}
-        message = f"retry {trial.key.dataset} {trial.key.number} --from-start, as code or environment changed"
+        message = f"retry {trial.key.dataset} {trial.key.number} --from-start"
         ledger.request(study.name, {**asked, "message": message}, dataset=trial.key.dataset)
 
 

@@ -25,6 +25,7 @@ CODE = '<pre style="line-height: 1.3; white-space: pre; overflow-x: auto">{code}
 NOTEBOOK_SECONDS = 0.5  # between two drawings in a notebook
 STAGES = {"search": "search", "confirm": "confirmation"}
 STAGES_OF_A_COMPARISON = {"tune": "tuning", "search": "training", "confirm": "test split"}
+STAGES_OF_A_CAMPAIGN = {"search": "runs", "confirm": "closing"}
 
 
 class NotebookTable:
@@ -63,7 +64,8 @@ class ProgressDisplay:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._study = study
-        self._stages = STAGES if study.compare is None else STAGES_OF_A_COMPARISON
+        of_rows = STAGES if study.compare is None else STAGES_OF_A_COMPARISON
+        self._stages = of_rows if study.campaign is None else STAGES_OF_A_CAMPAIGN
         self._console = console
         self._standings = standings
         self._front = front
@@ -105,7 +107,8 @@ class ProgressDisplay:
             stage = standing.current
             text = " ".join(f"{count} {state.lower()}" for state, count in stage.states.items() if count)
             counted = f"{self._stages[stage.stage]} {text or 'starting'}{f' of {stage.total}' * stage.is_limited}"
-            parts.append(self._study.said_of(standing.dataset, f"{counted}; {self._leader(standing)}"))
+            best = "" if self._study.campaign is not None else f"; {self._leader(standing)}"
+            parts.append(self._study.said_of(standing.dataset, counted + best))
         return f"[{self._elapsed()}] " + " | ".join(parts) + f" | {self._left(found)}"
 
     def _render(self) -> RenderableType:

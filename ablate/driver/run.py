@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shlex
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -180,7 +179,7 @@ def _search(study: Study, text: str, options: RunOptions, console: Console, tell
         console.print(results_of(study, snapshot))
         for line in (*ended_early_lines(study, ended_early(Results.of(study, snapshot))), *unshown):
             _say(console, line)
-        _refuse_empty(ledger, study, options)
+        _refuse_empty(ledger, study)
         refuse_failed_rows(study, snapshot, report, only=options.variants)
     return FinishedStudy(study=study, home=home, report=report)
 
@@ -260,9 +259,9 @@ def _refuse_timed(study: Study, options: RunOptions) -> None:
 
 
 def _announce(console: Console, found: resumption.Found | None, taken: str | None, remarks: Sequence[str]) -> None:
-    """Say what a start found, what the sampler was told, and what a user should know."""
-    earlier = [] if found is None else [resumption.start_text(found, now=time.time())]
-    for line in (*earlier, *([taken] if taken else []), *(f"Note: {line}" for line in remarks)):
+    """Say what a start found, what the sampler was told, and at the first start what a user should know."""
+    first = [f"Note: {line}" for line in remarks] if found is None else [resumption.start_text(found, now=time.time())]
+    for line in (*first, *([taken] if taken else [])):
         _say(console, line)
 
 
@@ -401,15 +400,14 @@ def _publish(tracker: Tracker, ledger: Ledger, study: Study, home: Path, options
             ) from error
 
 
-def _refuse_empty(ledger: Ledger, study: Study, options: RunOptions) -> None:
+def _refuse_empty(ledger: Ledger, study: Study) -> None:
     trials = ledger.trials(study.name)
     if any(t.state is TrialState.COMPLETE for t in trials):
         return
     errors = [t.error for t in trials if t.error]
     reason = f" The last one said: {errors[-1]}" if errors else ""
-    if again := unreported(ledger, study):
-        words = ["ablate", "retry", study.name, str(again[-1].key.number), *options.runs_option()]
-        reason += f". Correct it and type the same command; to try it unchanged: {shlex.join(words)}"
+    if unreported(ledger, study):
+        reason += ". Correct it and type the same command."
     rows = trials_table(ledger.snapshot(study.name))
     if stopped := stopped_text(study.constraints, rows["state"].to_list(), column_of(rows, "search")):
         reason += f" {stopped[0].upper()}{stopped[1:]}."

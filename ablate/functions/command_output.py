@@ -30,6 +30,7 @@ _BEHIND = re.compile(  # 0.5,6 and 1/3, 1'234, 12:30, 1h30, 10⁻³, 12M
 _RUN = re.compile(rf"[^{_OVER}]+")
 _SPACED = re.compile(r"(?: \d{3})+(?![\w/%:])")  # 1 234
 _SHORT_GROUP = re.compile(r"[-+]?[1-9]\d{0,2}")
+_THEN = r"[\"']?\s*[:=]?\s*[-+.]?(?:\d|nan|inf)"
 _LITERAL = re.compile(r"[^\\.^$*+?{}\[\]|()]{3,}")
 
 
@@ -38,13 +39,15 @@ class NumberReader:
 
     def __init__(self, name: str, given: MetricPattern) -> None:
         self.name, self._scale = name, given.scale
-        own = "" if not given.pattern.startswith(name) else r"(?<![A-Za-z0-9_])"  # val_x is not the end of best_val_x
+        self.begins_with_name = given.pattern.startswith(name)
+        own = r"(?<![A-Za-z0-9_])" if self.begins_with_name else ""  # val_x is not the end of best_val_x
         self._pattern = re.compile(own + compile_pattern(given.pattern).pattern)
         whole = NUMBER_PLACEHOLDER in given.pattern
         self._advice = "print the number as 1234.5 or 1e-05" if whole else f"write {NUMBER_PLACEHOLDER} for the number"
         self._advice += ", or write in the pattern what stands beside the number, a unit with `scale:`"
         literal = _LITERAL.match(given.pattern)
-        self._literal = None if literal is None else literal[0]
+        texts = [] if literal is None else [literal[0], literal[0].rstrip(" =:")]
+        self._looks = re.compile("|".join(map(re.escape, texts)) + _THEN) if texts else None
 
     def last(self, line: str) -> float | None:
         """Return the number of the last match in `line` whose group is not empty, None if there is none.
@@ -92,8 +95,8 @@ class NumberReader:
         return any(match.start(1) == found.start(1) or match.end(1) == found.end(1) for match in again)
 
     def is_missed(self, line: str) -> bool:
-        """Return whether `line` holds the text with which the pattern begins; of a line without a match."""
-        return self._literal is not None and self._literal in line
+        """Return whether `line`, which does not match, holds the pattern's first text or name."""
+        return self._looks is not None and self._looks.search(line) is not None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +154,8 @@ class ReportReader:
                 self.tests[reader.name] = value
                 printed = self.printed.setdefault(reader.name, {})
                 printed[len(printed) + 1 if self.epoch is None else self._now or 0] = value
+            elif reader.is_missed(line):
+                self.missed[reader.name] = shown(line)
         return self._complete() or self.tests != before
 
     def missing(self) -> list[str]:

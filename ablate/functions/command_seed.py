@@ -319,7 +319,9 @@ class CommandSeed:
 
     def _missed(self, names: Sequence[str]) -> str:
         lines = {name: line for name, line in self._reader.missed.items() if name in names}
-        longer = {name for name, line in lines.items() if re.search(rf"\w{re.escape(name)}", line)}
+        readers = [*self._reader.searched, *self._reader.tested]
+        own = {each.name for each in readers if each.begins_with_name}
+        longer = {name for name in lines.keys() & own if re.search(rf"\w{re.escape(name)}", lines[name])}
         return "".join(
             f"; the pattern of {name} does not match {line!r}"
             f"{', where this is the end of a longer name' if name in longer else ''}"

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from typing import Any
 
-from ablate.base.plain_text import finite
+from ablate.base.plain_text import counted, finite
 from ablate.core.objectives import on_test, signed
 from ablate.core.trial import CAMPAIGN_SEED_BASE, CONFIRM_SEED_BASE, TrialState
 from ablate.results.statistics.intervals import Interval, t_interval
@@ -104,9 +104,10 @@ def status_lines(found: LedgerCampaign) -> list[str]:
     words = {"keep": "kept", "discard": f"discarded{mean}"}
     counts = ", ".join(f"{n} {words.get(state, state)}" for state, n in sorted(values["candidates"].items()))
     error = "" if of.asked.mode == "explore" else f", {values['spent']['error']:.1%} of 5% spent"
+    runs, candidates = counted(values["spent"]["runs"], "run"), counted(len(of.arms) - 1, "candidate")
     lines = [
-        f"{values['spent']['runs']} runs, {len(of.arms) - 1} candidates{': ' if counts else ''}{counts}."
-        f" Since the last restart: {of.k} candidates{error}. Champion: {found.name(of.champion)}.",
+        f"{runs}, {candidates}{': ' * bool(counts)}{counts}."
+        f" Since the last restart: {counted(of.k, 'candidate')}{error}. Champion: {found.name(of.champion)}.",
         plan_line(found),
     ]
     if of.closed is not None:

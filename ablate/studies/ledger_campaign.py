@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ablate.base.errors import RequestError, StudyFailedError
-from ablate.base.plain_text import finite
+from ablate.base.plain_text import counted, finite
 from ablate.core.code_version import SHORT
 from ablate.core.objectives import is_maximized, is_share
 from ablate.core.trial import TrialState
@@ -86,6 +86,7 @@ class Verdict:
             "campaign": of.study.name,
             "candidate": None if arm is None else arm.number,
             "state": self.state,
+            "text": self.line(output=False),
             "reason": self.reason,
             "metric": of.campaign.quality.metric,
             "better": "higher" if is_maximized(of.campaign.quality) else "lower",
@@ -129,10 +130,10 @@ class Verdict:
             found.append({"code": "self-measured", "text": text})
         return found
 
-    def line(self) -> str:
-        """Return the verdict in one line."""
-        of, n = self.ledger, self.runs
-        after = f"after {n} run{'s' * (n != 1)}"
+    def line(self, *, output: bool = True) -> str:
+        """Return the verdict in one line, with the `output` of a run that failed: it may name test metrics."""
+        of, runs = self.ledger, counted(self.runs, "run")
+        after = f"after {runs}"
         if self.refused:
             return f"REFUSED: {self.refused}."
         if self.again and self.state not in ("open", "keep"):
@@ -140,21 +141,19 @@ class Verdict:
         if self.state == "keep":
             return self._keep()
         if self.state == "discard":
-            return self._discard(after)
+            return self._discard(after, output=output)
         if self.state == "undecided" and self.gain is None:
             return f"UNDECIDED {after}: the campaign was closed before. Treat it as not kept."
         if self.state == "undecided":
-            more = (
-                f" If it stays so, about {self.need} more runs decide: add --runs {n + self.need}." if self.need else ""
-            )
-            return f"UNDECIDED {after}: gain {self._gain()}.{more} Treat it as not kept."
+            more = f" If it stays so, about {self.need} more runs decide: add --runs {self.runs + self.need}."
+            return f"UNDECIDED {after}: gain {self._gain()}.{more * bool(self.need)} Treat it as not kept."
         if self.state == "superseded":
             return f"SUPERSEDED {after}: the champion is {of.name(of.campaign.champion)} now. Judge it again."
         if of.is_stuck:
-            return f"OPEN: {n} runs, and the budget is spent: {MORE}."
+            return f"OPEN: {runs}, and the budget is spent: {MORE}."
         running = 0 if self.arm is None else sum(not run.state.finished for run in self.arm.runs.values())
-        look = next((look for look in of.campaign.rule.looks if look > n), n)
-        return f"OPEN: {n} runs, {running} running; no keep before {look}."
+        look = next((look for look in of.campaign.rule.looks if look > self.runs), self.runs)
+        return f"OPEN: {runs}, {running} running; no keep before {look}."
 
     def _gain(self) -> str:
         of = self.ledger
@@ -176,10 +175,10 @@ class Verdict:
         biased = "Gains at a keep are up to .2 sd too high on average; the closing gives an unbiased one."
         return f"{'STEP' if self.claim == 'step' else 'KEEP'}  {numbers}. {champion} {biased}"
 
-    def _discard(self, after: str) -> str:
+    def _discard(self, after: str, *, output: bool) -> str:
         of, reason = self.ledger, self.reason
         if reason == "hopeless":
-            side = "below" if self.gain < 0 else "above"
+            side = "behind" if self.gain < 0 else "ahead of"
             told = "a gain worth keeping is now unlikely. Not shown: that it is worse."
             return f"DISCARD {after}: {of.amount(abs(self.gain))}{of.unit} {side} the champion; {told}"
         if reason == "same-numbers":
@@ -191,7 +190,7 @@ class Verdict:
             run = of.search.trials[self.found["trial"]]
             at = f"at {of.study.unit} {run.epoch} of {run.config.epochs}"
             return f"DISCARD: its first run was stopped {at}, far behind the champion's. Not shown: that it is worse."
-        error = of.error_of(self.found.get("trial"))
+        error = of.error_of(self.found.get("trial")) if output else ""
         return f"DISCARD: {reason} in run {self.runs}{f': {error}' if error else ''}"
 
 

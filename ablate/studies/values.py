@@ -75,10 +75,10 @@ class FileVerdict:
 
 
 def judge_files(
-    baseline: Path, file: Path, metric: str, *, key: str | None = None, higher: bool | None = None,
+    baseline: Path, file: Path, metric: str | None = None, *, key: str | None = None, higher: bool | None = None,
     margin: float | None = None, required: Sequence[str] = (),
 ) -> FileVerdict:  # fmt: skip
-    """Return what the numbers of `metric` in `file` establish against those in `baseline`.
+    """Return what the numbers of `metric`, by default the only column but the key, establish of `file`.
 
     `key` names what a row is of, by default `seed`, else the first column, where both files have it; of a key with
     several rows their mean counts. Rows are paired if both files have the same keys, and independent samples if they
@@ -86,14 +86,10 @@ def judge_files(
     claim without a margin.
     """
     tables = [_read(path) for path in (baseline, file)]
+    metric = metric or _metric_of(tables, key)
     key = _key_of(tables, metric, key)
     first, second = (table.by_key(metric, key) for table in tables)
-    named = is_higher_better(metric, ())
-    if named is None and higher is None:
-        raise RequestError(f"--metric {metric}: {unknown_direction(metric)}; add --higher or --lower")
-    if None not in (named, higher) and named != higher:
-        raise RequestError(f"--metric {metric}: its name says that {'higher' if named else 'lower'} values are better")
-    higher = bool(named if higher is None else higher)
+    higher = _direction_of(metric, higher)
     for claim in required:
         if claim not in CLAIMS:
             raise RequestError(f"--require {claim!r}: it is no claim. {did_you_mean(claim, CLAIMS)}")
@@ -232,6 +228,24 @@ def _read(path: Path) -> _Table:
             rule = "a comma separates columns, and a point the digits of a number"
             raise RequestError(f"{path}:{line}: it has {len(cells)} cells under {counted(len(names), 'name')}: {rule}")
     return _Table(path=path, names=names, rows=rows)
+
+
+def _metric_of(tables: Sequence[_Table], key: str | None) -> str:
+    """Return the only column of both files that is no key; raise RequestError if there is not one."""
+    known = [name for name in tables[0].names[1:] if name in tables[1].names and name not in (key, SEED)]
+    if len(known) != 1:
+        raise RequestError(f"--values: name the column to compare by --metric. Known: {', '.join(known) or 'none'}.")
+    return known[0]
+
+
+def _direction_of(metric: str, higher: bool | None) -> bool:
+    """Return whether higher values of a metric are better; raise RequestError if that is not known."""
+    named = is_higher_better(metric, ())
+    if named is None and higher is None:
+        raise RequestError(f"--metric {metric}: {unknown_direction(metric)}; add --higher or --lower")
+    if None not in (named, higher) and named != higher:
+        raise RequestError(f"--metric {metric}: its name says that {'higher' if named else 'lower'} values are better")
+    return bool(named if higher is None else higher)
 
 
 def _key_of(tables: Sequence[_Table], metric: str, key: str | None) -> str | None:

@@ -128,7 +128,8 @@ def unknown_metrics(study: Study, label: str, metrics: Sequence[str]) -> Iterato
     asked += [("compare.metrics", metric) for metric in compared]
     for path, metric in asked:
         if metric not in known and not (metric in compared and metric in tested):
-            rule = f"data set {label!r} has no metric {metric!r}."
+            unsaid = "objectives" not in study.model_fields_set and path.startswith("objectives")
+            rule = f"data set {label!r} has no metric {metric!r}{', the default of `objectives`' * unsaid}."
             yield Fault(path=path, rule=rule, hint=did_you_mean(metric, known))
     for metric in study.tested_metrics if names_tests and study.confirm is not None else ():
         if metric not in known:

@@ -158,7 +158,7 @@ class Requests:
                     if (request := self._stop_asked()) is not None:
                         with lock:
                             self._note(_answer(request))
-                        log.warning("`ablate stop`: no new trials; those that run pause")
+                        log.warning("asked to pause: no new trials; those that run pause")
                         stop()
                         return
                 except LedgerError as error:  # the driver's next write meets it too, and reports it

@@ -80,9 +80,9 @@ def test_ten_callers_have_ten_candidates_and_the_planted_gain_is_kept(
         assert len(set(requests)) == len(rates)
         assert {answer["state"] for answer in asked} <= {"open", "discard"}
         still = await call("wait_for", request=requests[0], seconds=0)
-        assert still["state"] == "open"
+        assert (still["state"], still["text"][:5], None in still.values()) == ("open", "OPEN:", False)
         ended = await asyncio.gather(*(wait(call, request) for request in requests))
-        assert ended[0]["state"] == "keep"
+        assert (ended[0]["state"], ended[0]["text"][:10]) == ("keep", "KEEP  gain")
         assert 0.03 < ended[0]["gain"] < 0.07
         assert {answer["state"] for answer in ended[1:]} <= {"discard", "superseded"}
         assert "has no request 99; its last one is" in await call("wait_for", request=99)

@@ -198,7 +198,7 @@ def test_a_new_file_is_searched(folder: Path, capfd: Any) -> None:
     written(capfd, "fresh", "--function", "fresh_own:train")
     code, out, err = run(capfd, "search", "fresh.yaml", "--executor", "local", "--tracker", "none")
     assert code == 0, err
-    assert "Report: " in out
+    assert "Settings: ablate pick fresh\nReport: " in out
     shutil.rmtree(folder / "runs" / "fresh")
 
 

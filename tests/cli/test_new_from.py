@@ -218,6 +218,7 @@ def test_a_study_of_optuna_has_the_distributions_of_its_trials(capfd: Any) -> No
 LINES = [  # a line that a program prints, and what is read of the metric `loss`
     ("loss=0.378 aux_loss=8.622", 0.378),
     ("train_loss: 1 loss: 2 val/loss: 3", 2),
+    ("{'loss': '2', 'epoch': '1'}", 2),
     ("{'loss': 0.5, 'my-loss': 4}", 0.5),
     ('{"aux_loss": 3, "loss": 1e-3}', 0.001),
     ("best_loss=1", None),

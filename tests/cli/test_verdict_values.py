@@ -98,6 +98,7 @@ def test_a_key_with_several_rows_counts_by_its_mean_and_a_seed_is_a_whole_number
         (["--require", "better", "--margin", "1"], 2, "'better': it is no claim. Known: equivalent, harmful"),
         (["--require", "superior"], 2, "add --margin, chosen before the numbers"),
         (["--margin", "-1"], 2, "--margin -1: write a number above 0"),
+        (["--metric", ""], 2, "--values: name the column to compare by --metric. Known: val_loss, cost of it."),
         (["--metric", "cost of it"], 2, "whether higher values of cost of it are better is not known"),
         (["--higher"], 2, "--metric val_loss: its name says that lower values are better"),
         (["--key", "val_loss"], 2, "--key val_loss: this is the metric"),
@@ -146,7 +147,7 @@ def test_a_bad_file_is_one_line_with_its_place(
 
 def test_an_accuracy_is_a_share(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     files = [str(written(tmp_path / name, [(0, 90.5), (1, 91.0)], "seed", "accuracy")) for name in ("a.csv", "b.csv")]
-    code, _, err = run(capfd, "verdict", "--values", *files, "--metric", "accuracy")
+    code, _, err = run(capfd, "verdict", "--values", *files)  # of two columns one is the key, the other the metric
     assert (code, err.split(": ", 2)[2]) == (
         2,
         "accuracy is 90.5: an accuracy is a share, from 0 to 1; divide percents by 100\n",

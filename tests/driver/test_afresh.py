@@ -35,34 +35,34 @@ confirm: null
 """
 
 
+def searched(capfd: pytest.CaptureFixture[str], content: str) -> tuple[int, str, str]:
+    Path("s.yaml").write_text(content.replace("PYTHON", sys.executable))
+    return run(capfd, "search", "s.yaml", "--tracker", "none", *LOCAL)
+
+
 @pytest.mark.services
 def test_a_range_that_was_wrong_from_the_start_is_corrected_under_the_same_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("script.py").write_text(SCRIPT)
-    file, text = Path("s.yaml"), STUDY.replace("PYTHON", sys.executable)
-
-    def search(content: str) -> tuple[int, str, str]:
-        file.write_text(content)
-        return run(capfd, "search", "s.yaml", "--tracker", "none", *LOCAL)
 
     def values() -> list[tuple[int, float, str]]:
         with Ledger.open("sqlite:///runs/s/ledger.sqlite") as ledger:
             return [(t.key.number, t.config.parameters["config.x"], str(t.state)) for t in ledger.trials("s")]
 
-    assert search(text)[0] == 1
+    assert searched(capfd, STUDY)[0] == 1
     failed = values()
     assert {state for *_, state in failed} == {"FAIL"}
     assert all(2 <= x <= 3 for _, x, _ in failed)
     Path("script.py").write_text(SCRIPT + "# edited\n")  # code may change too
-    corrected = text.replace("[2, 3]", "[0.1, 0.5]").replace("seed: 0", "seed: 7").replace("{x} {f", "{x}  {f")
-    code, out, err = search(corrected)
+    corrected = STUDY.replace("[2, 3]", "[0.1, 0.5]").replace("seed: 0", "seed: 7").replace("{x} {f", "{x}  {f")
+    code, out, err = searched(capfd, corrected)
     assert code == 0, err
     assert "No trial of this study has reported: it begins again with the settings of now." in out
     assert [number for number, *_ in values()] == [0, 1, 2]
     assert all(0.1 <= x <= 0.5 and state == "COMPLETE" for _, x, state in values())
-    code, _, err = search(corrected.replace("0.5]", "0.4]"))
+    code, _, err = searched(capfd, corrected.replace("0.5]", "0.4]"))
     assert (code, "would make its trials incomparable" in err) == (2, True)
 
 
@@ -103,3 +103,15 @@ def test_a_report_of_the_last_moment_is_not_deleted(storage: str) -> None:
         with pytest.raises(StudyMismatchError, match="has reported meanwhile"):
             ledger.acquire(study.name, file_text="", fingerprint="", seed=9, holder="x", afresh=True)
         assert len(ledger.reports(study.name)) > 0
+
+
+@pytest.mark.services
+def test_the_same_command_tries_every_trial_again_while_none_has_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("script.py").write_text("import mended, sys\nassert sys.argv[2]\nprint('val_error=1')\n")
+    assert searched(capfd, STUDY)[0] == 1
+    Path("mended.py").touch()  # what a script imports is not watched
+    code, out, err = searched(capfd, STUDY)
+    assert (code, "Validation numbers of 3 search trials." in out, "Note: " in out) == (0, True, False), (out, err)

@@ -63,6 +63,7 @@ def say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
 
     def command(*words: str) -> tuple[int, str]:
         code, out, err = run(capfd, *words, *([] if words[1] in ("status", "list") else LOCAL))
+        assert "] search" not in err
         return code, " ".join((out or err).split())
 
     code, out = command("campaign", "open", "study.yaml")
@@ -75,7 +76,7 @@ def say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
 @pytest.mark.services
 def test_each_state_has_its_line_and_exit_code(say: Say) -> None:
     cases = [
-        (["--set", "config.effect=-0.1"], 3, "DISCARD after 1 run: 0."),
+        (["--set", "config.effect=-0.1"], 3, " val_loss behind the champion; a gain worth keeping is now unlikely"),
         (["--set", "config.effect=-0.1"], 3, "DISCARD: judged before, after 1 run (no run spent)."),
         (["--set", "config.arm=crash"], 3, "DISCARD: crashed in run 1: campaign_code.py:10: ValueError: boom"),
         (["--set", "config.arm=mute"], 3, "DISCARD: crashed in run 1: no finite value of val_loss in the last report"),
@@ -97,7 +98,7 @@ def test_each_state_has_its_line_and_exit_code(say: Say) -> None:
     kept = next(each for each in listed if each["state"] == "keep")
     assert (kept["note"], kept["by"], kept["change"]) == ("why not", "ana", {"config.effect": 0.1})
     assert (kept["gain"], kept["cost"]["params"]) == (pytest.approx(0.1, abs=0.02), [10, 10])
-    assert "KEEP" in say("campaign", "list", "planted")[1]
+    assert "config.effect=0.1 (why not): KEEP" in say("campaign", "list", "planted")[1]
     assert say("campaign", "close", "planted")[0] == 0
     status = checked("campaign_status", say("campaign", "status", "planted", "--json")[1])
     assert status["closed"]

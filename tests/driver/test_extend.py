@@ -96,12 +96,7 @@ REFUSALS = {
         'model.mlp.choices: ["none", 64] -> ["none", 32]',
         "",
     ),
-    "default": (
-        FIRST,
-        FIRST.replace("default: 16", "default: 24"),
-        "model.width.default: 16 -> 24",
-        NOT_AGAIN,
-    ),
+    "default": (FIRST, FIRST.replace("default: 16", "default: 24"), "model.width.default: 16 -> 24", NOT_AGAIN),
     "walked": (GRID, GRID.replace("[8, 64]", "[8, 72]"), "model.width.int: [8, 64] -> [8, 72]", WALKED),
     "grid": (COMPARISON, COMPARISON.replace("[1, 2]", "[1, 3]"), "model.depth.choices: [1, 2] -> [1, 3]", ""),
 }

@@ -161,7 +161,8 @@ def test_the_code_of_a_command_is_watched_and_not_what_it_writes(command: str, f
         ("{x}", "{x} {0}", r"the command uses \{0\}, which is no name"),
         (sys.executable, "pyhton3", r"begins with 'pyhton3', which is not a program here"),
         (", test_loss: 'test_loss=([0-9.]+)'", "", r"whose name starts with test_"),
-        ("metric: val_loss", "metric: val_acc", r"has no metric 'val_acc'"),
+        ("metric: val_loss", "metric: val_acc", r"has no metric 'val_acc'\."),
+        ("objectives: [{metric: val_loss, direction: minimize}]", "", "val_accuracy', the default of `objectives`"),
     ],
 )
 def test_a_command_that_does_not_fit_is_refused_before_anything_runs(

@@ -9,12 +9,7 @@ import re
 import pytest
 
 from ablate.base.errors import TrialError
-from ablate.functions.command_output import (
-    LostReportError,
-    NumberReader,
-    ReportReader,
-    SeedReport,
-)
+from ablate.functions.command_output import LostReportError, NumberReader, ReportReader, SeedReport
 from ablate.study.patterns import compile_pattern, named_pattern
 from ablate.study.sections import MetricPattern
 

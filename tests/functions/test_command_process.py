@@ -64,7 +64,7 @@ ENDS = {
         EPOCHS + "raise SystemExit(5)",
         r"exit code 5 after its last report \(3 of 3\)",
     ),
-    "another form": ("print('val_loss: 1')", "before it printed val_loss"),
+    "another form": ("print('val_loss: 1')", "printed val_loss; the pattern of val_loss does not match 'val_loss: 1'"),
     "not a number": ("print('val_loss=1,5')", "took 1 of '1,5'"),
 }
 
@@ -183,9 +183,12 @@ def test_a_confirmation_waits_for_the_test_split_and_not_for_a_helper() -> None:
     metrics = {"val_loss": "val_loss={number}", "test_loss": "test_loss={number}"}
     *_, last = commanded(metrics=metrics, stage="confirm")
     assert (last.final, last.metrics[0]["test_loss"]) == (True, 5.0)
-    script(EPOCHS + "print('test_los=4')")
-    with pytest.raises(TrialError, match="exit code 0 before it printed test_loss"):
+    script(EPOCHS + "print('test_loss 4')")
+    with pytest.raises(TrialError, match="printed test_loss; the pattern of test_loss does not match 'test_loss 4'"):
         list(commanded(metrics=metrics, stage="confirm"))
+    script("print({'eval_loss': '0.5'})")  # as a Trainer of Hugging Face prints
+    with pytest.raises(TrialError, match=r"""does not match "{'eval_loss': '0.5'}"\. Its last lines"""):
+        list(commanded(metrics={"val_loss": "eval_loss': {number}"}))
 
 
 def test_a_stopped_trial_ends_its_command_and_what_was_started_in_other_sessions() -> None:

@@ -388,7 +388,7 @@ def test_a_generator_that_always_yields_again_is_left_in_one_line() -> None:
     next(running)
     running.close()
     (line,) = notes.values()
-    assert re.search(r"after its trial had ended: .*test_seed\.py:[0-9]+: the function yields again whenever it", line)
+    assert re.search(r"s/data/0, after it had ended: .*test_seed\.py:[0-9]+: the function yields again whenever", line)
 
 
 def test_what_a_function_raises_when_it_is_stopped_is_one_line() -> None:

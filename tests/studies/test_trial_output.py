@@ -54,6 +54,6 @@ def test_a_trial_shows_what_it_printed(
     assert json.loads(out)["output"].splitlines() == [*whole, "val_loss=1.0"]
     page = Reader((tmp_path / "runs" / "printed" / "report" / "index.html").read_text()).text
     assert "line 29 \\x07 | it does not fit" in page
-    assert "after its trial had ended" not in caplog.text
+    assert "after it had ended" not in caplog.text
     [attached] = tmp_path.glob("runs/mlartifacts/**/output.txt")
     assert attached.read_text().splitlines()[-1] == "it does not fit"

@@ -256,11 +256,11 @@ class _Trial:
             except TimeoutError:
                 self._note(
                     "late",
-                    f"{self._config.trainable} did not end by itself within --grace ({self._grace_seconds:g} s) after"
-                    " its trial, so its process was ended. (This is said once.)",
+                    f"the code of trial {self._config.key} did not end by itself within --grace"
+                    f" ({self._grace_seconds:g} s), so its process was ended. (This is said once.)",
                 )
             except (AblateError, PausedError) as error:
-                self._note(str(error), f"{self._config.trainable}, after its trial had ended: {error}")
+                self._note(f"ended {self._config.key}", f"trial {self._config.key}, after it had ended: {error}")
 
     @property
     def _grace_seconds(self) -> float:

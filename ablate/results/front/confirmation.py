@@ -51,7 +51,7 @@ def withheld_text(study: Study, found: Confirmations) -> str:
     if found.is_open:
         return f"There is no answer yet: {open_text(found)}."
     if study.confirm is not None and not found.frozen:
-        return "There is no answer yet: the front is frozen and confirmed once the search is over."
+        return "There is no answer yet: the best are confirmed once the search is over."
     return ""
 
 

@@ -180,8 +180,8 @@ def _beside_front(study: Study, own: Row, front: Sequence[Row], broken: Sequence
     if own["trial"] in [row["trial"] for row in front] or not above:
         return Yours(trial=None, standing="on the front", sentence=f"{who} are on the front{seeds}: {numbers}.")
     first = above[0]
-    some = f"{len(above)} of the {len(front)} on it dominate{'s' * (len(above) == 1)} them"
-    text = f"{who} are not on the front{seeds}: {numbers}; {some}, such as {network(study, first)}: "
+    some = f"dominated by {len(above)} of the {len(front)} on it, such as" if len(front) > 1 else "dominated by"
+    text = f"{who} are not on the front{seeds}: {numbers}; {some} {network(study, first)}: "
     return Yours(trial=None, standing="dominated", sentence=f"{text}{_numbers(study, first)}.")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from ablate.core.objectives import is_maximized, is_share, quality_objective
+from ablate.core.objectives import is_share
 from ablate.results.front.budget import ended_early, gpu_hours, hours_content, hours_text
 from ablate.results.front.cautions import cautions
 from ablate.results.front.confirmation import confirmation_text, opened_text, protocol_text, seeds_text
@@ -16,12 +16,12 @@ from ablate.results.front.curve_words import beside, fit_values
 from ablate.results.front.figures import figures
 from ablate.results.front.findings import Findings, counts_text, findings
 from ablate.results.front.fitted import fits_table, search_fits
-from ablate.results.front.front import confirmed, metric_at
+from ablate.results.front.front import confirmed
 from ablate.results.front.table import front_grid
 from ablate.results.front.tables import front_table, note_text, quality_name
 from ablate.results.importance.wording import importance_table, what_matters
 from ablate.results.rendering.drawing import Figure
-from ablate.results.rendering.numbers import capital, format_signed, printable
+from ablate.results.rendering.numbers import capital, printable
 from ablate.results.report.frame import Page, make_page
 from ablate.results.trials.pooling import NETWORK
 from ablate.results.trials.results import Results
@@ -110,15 +110,13 @@ def with_front(trials: pl.DataFrame, fronts: pl.DataFrame) -> pl.DataFrame:
 
 
 def status_lines(results: Results) -> list[tuple[str, str]]:
-    """Return the page's lines on the study: protocol, seeds, what was spent, samples, how far the search misled."""
+    """Return the page's lines on the study: protocol, seeds, what was spent, samples."""
     study = results.study
     lines = [("Protocol", protocol_text(study)), ("Seeds", seeds_text(study, results.reports))]
     if (spent := hours_content(study, gpu_hours(results))) is not None:
         lines.append(("Spent by the search", hours_text(spent)))
-    for found in findings(results).values():
-        for term, text in (("Samples", splits_text(found)), ("Search against confirmation", shrinkage_text(found))):
-            lines += [(f"{term}{found.named('of')}", text)] if text else []
-    return lines
+    told = {found.named("of"): splits_text(found) for found in findings(results).values()}
+    return [*lines, *((f"Samples{of}", text) for of, text in told.items() if text)]
 
 
 def splits_text(found: Findings) -> str:
@@ -135,28 +133,6 @@ def splits_text(found: Findings) -> str:
     if test and study.protocol != "paper":
         parts.append(f"{test:,} test samples measured the confirmation: one is {100 / test:.2g} points.")
     return " ".join(parts)
-
-
-def shrinkage_text(found: Findings) -> str:
-    """Return by how much the search's numbers were better than the confirmed ones; empty if no network is confirmed."""
-    study, own = found.results.study, found.pooled.trials
-    quality, name = quality_objective(study.objectives), quality_name(study)
-    measured = metric_at(quality.metric, "confirm")
-    if not {quality.metric, measured} <= set(own.columns):
-        return ""
-    searched = own.filter(stage="search").select(source="trial", searched=quality.metric)
-    both = confirmed(own).select("source", confirmed=measured).join(searched, on="source").drop_nulls()
-    if not both.height:
-        return ""
-    drop = float((both["searched"] - both["confirmed"]).to_numpy().mean())
-    size = format_signed(name, abs(drop))  # without a sign if it rounds to 0
-    word = "better" if (drop > 0) == is_maximized(quality) else "worse"
-    unit = " points" if is_share(name) else ""
-    said = f"{size[1:]}{unit} {word} than" if size[0] == "+" else "as good as"
-    return (
-        f"The search's numbers were {said} the confirmed ones, on average over all {both.height} "
-        f"confirmed {study.noun}{'s' * (both.height != 1)}."
-    )
 
 
 def dominated_text(found: Findings) -> str:

@@ -54,7 +54,6 @@ def test_the_smallest_network_within_the_margin_is_named_everywhere(tmp_path: Pa
     assert [row["verdict"] for row in rows] == ["worse", "non-inferior", "best"]
     assert [float(row["difference"]) for row in rows] == pytest.approx([-0.05, -0.002, 0.0])
     assert [float(row["front_probability"]) for row in rows][:2] == [1.0, 1.0]
-    assert "numbers were 1.00 points better than the confirmed ones, on average over all 3 confirmed networks." in page
 
 
 def test_without_a_margin_the_page_says_what_is_not_distinguished_and_how_to_get_a_verdict(tmp_path: Path) -> None:
@@ -171,7 +170,6 @@ def test_equal_networks_share_the_first_place_and_equal_numbers_are_no_loss(tmp_
     page, terminal, _ = shown(study, *planted([(size, 0.9, [0.9] * 3) for size in (1000, 9000)]), tmp_path)
     for said in (page, terminal):
         assert "One of the 2 best: width 8 · no mlp, 90.00% test accuracy. Their seeds are equal or not shared" in said
-    assert "The search's numbers were as good as the confirmed ones, on average" in page
 
 
 def test_seeds_that_say_nothing_of_a_difference_give_no_number(tmp_path: Path) -> None:

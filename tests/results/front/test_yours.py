@@ -180,9 +180,10 @@ def test_with_several_objectives_they_are_a_row_and_a_sentence(tmp_path: Path) -
     text = answer(results)
     assert not text.startswith("Your settings"), "the answer to several objectives is the front"
     assert text.endswith(
-        "Your settings are not on the front: 80.00% test accuracy, 5,000 parameters; 1 of the 2 on it "
-        "dominates them, such as width 16 · no mlp: 84.00% test accuracy, 4,000 parameters."
+        "Your settings are not on the front: 80.00% test accuracy, 5,000 parameters; dominated by 1 of "
+        "the 2 on it, such as width 16 · no mlp: 84.00% test accuracy, 4,000 parameters."
     )
+    assert "parameters; dominated by width 16" in answer(planted(networks[:2], study_with(objectives=TWO)))
     page = Reader(write_report(results, tmp_path).read_text(encoding="utf-8")).text
     assert "(yours)" in page
     assert "no longer on the front" not in page, "they never were"
