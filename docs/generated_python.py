@@ -34,7 +34,7 @@ RECORDS: Sections = {
     "Ledger": {"ablate.ledger": ()},
     "Analysis": {
         "ablate.results.front.front": ("front", "confirmed"),
-        "ablate.results.trials.confirmation": ("confirmations", "Confirmations"),
+        "ablate.results.trials.frozen": ("confirmations", "Confirmations"),
         "ablate.results.trials.pooling": ("pooled",),
     },
 }

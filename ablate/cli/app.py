@@ -103,7 +103,7 @@ def plan(
     as_json: options.AsJson = False,
 ) -> None:
     """Check a study file, count its trials, size its architectures, estimate time and power."""
-    from ablate.cli.tables import plan_lines
+    from ablate.cli.plan_text import plan_lines
     from ablate.driver.plan import make_plan
     from ablate.driver.planned_power import read_earlier
     from ablate.driver.requests import typed_settings

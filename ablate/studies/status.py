@@ -20,7 +20,7 @@ from ablate.results.front.budget import ended_early, ended_early_lines, hours_co
 from ablate.results.front.findings import findings
 from ablate.results.front.fitted import fits_table, search_fits
 from ablate.results.front.range_ends import range_ends
-from ablate.results.front.words import best_of
+from ablate.results.front.sentences import best_of
 from ablate.studies.homes import command_to_continue
 from ablate.studies.locations import Locations
 from ablate.studies.stored import Stored, cover_datasets, known_names, read_study

@@ -23,7 +23,7 @@ from ablate.results.comparison.words import (
     shared_text,
     warning_text,
 )
-from ablate.results.front.confirmation import protocol_text
+from ablate.results.front.confirmation_text import protocol_text
 from ablate.results.rendering.grid import Column, Grid, Paragraph, Row
 from ablate.results.rendering.numbers import (
     DASH,

@@ -20,7 +20,7 @@ from ablate.results.comparison.verdicts import (
     SUPERIOR,
     NextStep,
 )
-from ablate.results.front.confirmation import opened_text, protocol_text, seeds_text
+from ablate.results.front.confirmation_text import opened_text, protocol_text, seeds_text
 from ablate.results.front.findings import by_state
 from ablate.results.rendering.numbers import (
     capital,

@@ -18,7 +18,7 @@ from ablate.results.front.front import candidates, front_stage, metric_at, metri
 from ablate.results.front.front_uncertainty import front_probabilities
 from ablate.results.statistics.crossed import widened
 from ablate.results.statistics.intervals import Interval, natural_bounds
-from ablate.results.trials.confirmation import confirmations
+from ablate.results.trials.frozen import confirmations
 from ablate.results.trials.results import Results, once
 from ablate.results.trials.sample_tables import spread_of
 from ablate.study.sections import Objective

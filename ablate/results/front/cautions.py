@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ablate.base.plain_text import at_most
 from ablate.core.objectives import is_share
-from ablate.results.front.confirmation import failed_text
+from ablate.results.front.confirmation_text import failed_text
 from ablate.results.front.findings import Findings
 from ablate.results.front.range_ends import range_ends
 from ablate.results.front.tables import counted_rows, network, quality_name

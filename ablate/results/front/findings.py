@@ -11,13 +11,13 @@ import polars as pl
 from ablate.base.plain_text import counted
 from ablate.core.objectives import count_states, no_front_text, stopped_text
 from ablate.results.front.assessment import Assessment, assessments
-from ablate.results.front.confirmation import withheld_text
+from ablate.results.front.confirmation_text import withheld_text
 from ablate.results.front.fitted import Fit, search_fits
 from ablate.results.front.front import column_of, front_stage
+from ablate.results.front.sentences import Answer, answer
 from ablate.results.front.tables import front_table
-from ablate.results.front.words import Answer, answer
 from ablate.results.front.yours import Yours, yours
-from ablate.results.trials.confirmation import Confirmations, confirmations
+from ablate.results.trials.frozen import Confirmations, confirmations
 from ablate.results.trials.results import Results, once
 
 STATE_WORDS = {

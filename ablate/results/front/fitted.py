@@ -16,7 +16,7 @@ from ablate.core.objectives import SIZE_METRICS, is_higher_better, is_share, qua
 from ablate.results.front.curve import Array, Curve, Network, ends, fit_networks
 from ablate.results.front.front import confirmed, front, front_stage, metric_at, size_metric
 from ablate.results.front.tables import counted_rows, samples, seed_values
-from ablate.results.trials.confirmation import confirmations
+from ablate.results.trials.frozen import confirmations
 from ablate.results.trials.results import Results, once
 from ablate.results.trials.sample_tables import values_by_sample
 from ablate.study import Study

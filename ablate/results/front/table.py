@@ -12,10 +12,11 @@ from rich.console import Group, RenderableType
 from ablate.base.plain_text import settings_text
 from ablate.core.objectives import SIZE_METRICS
 from ablate.results.front.cautions import cautions
-from ablate.results.front.confirmation import confirmation_text, on_front_text, protocol_text
+from ablate.results.front.confirmation_text import confirmation_text, on_front_text, protocol_text
 from ablate.results.front.curve_words import fit_lines
 from ablate.results.front.findings import Findings
 from ablate.results.front.fitted import search_fits
+from ablate.results.front.sentences import difference_text
 from ablate.results.front.tables import (
     MOST_ROWS,
     declared_metrics,
@@ -30,7 +31,6 @@ from ablate.results.front.tables import (
     quality_name,
     shared_settings,
 )
-from ablate.results.front.words import difference_text
 from ablate.results.rendering.grid import MOST_LINES, Column, Grid, Paragraph, Row
 from ablate.results.rendering.numbers import (
     DASH,

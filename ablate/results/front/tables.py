@@ -14,7 +14,7 @@ from ablate.results.front.assessment import assessments
 from ablate.results.front.front import candidates, column_of, front, metric_at
 from ablate.results.statistics.crossed import sample_interval, sources_of
 from ablate.results.statistics.intervals import metric_interval, outlying
-from ablate.results.trials.confirmation import users_answer
+from ablate.results.trials.frozen import users_answer
 from ablate.results.trials.results import Results, once
 from ablate.results.trials.sample_tables import spread_of
 from ablate.study import VARIANT, Study

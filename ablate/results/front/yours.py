@@ -17,9 +17,16 @@ from ablate.core.trial import TrialState
 from ablate.results.front.answer import Difference
 from ablate.results.front.assessment import assessments, values_by_seed
 from ablate.results.front.front import candidates, front_stage, metric_at
-from ablate.results.front.tables import front_table, network, network_table, objective_value, quality_name, row_losses
+from ablate.results.front.tables import (
+    front_table,
+    network,
+    network_table,
+    objective_value,
+    quality_name,
+    row_losses,
+)
 from ablate.results.rendering.numbers import format_signed, quantity, spell_metric
-from ablate.results.trials.confirmation import users_answer
+from ablate.results.trials.frozen import users_answer
 from ablate.results.trials.pooling import NETWORK
 from ablate.results.trials.results import Results, once
 from ablate.study import VARIANT, Study

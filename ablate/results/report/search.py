@@ -11,7 +11,7 @@ import polars as pl
 from ablate.core.objectives import is_share
 from ablate.results.front.budget import ended_early, gpu_hours, hours_content, hours_text
 from ablate.results.front.cautions import cautions
-from ablate.results.front.confirmation import confirmation_text, opened_text, protocol_text, seeds_text
+from ablate.results.front.confirmation_text import confirmation_text, opened_text, protocol_text, seeds_text
 from ablate.results.front.curve_words import beside, fit_values
 from ablate.results.front.figures import figures
 from ablate.results.front.findings import Findings, counts_text, findings

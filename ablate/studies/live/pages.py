@@ -12,8 +12,8 @@ from markupsafe import Markup
 
 from ablate.base.errors import AblateError
 from ablate.ledger import Glance
+from ablate.results.front.sentences import cost_text
 from ablate.results.front.tables import is_logarithmic, other_objectives, place_of, quality_name
-from ablate.results.front.words import cost_text
 from ablate.results.rendering.numbers import quantity, spell_seconds
 from ablate.results.report.frame import asset, render
 from ablate.studies.homes import command_to_continue

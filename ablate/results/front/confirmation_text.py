@@ -12,7 +12,7 @@ from ablate.core.trial import CONFIRM_SEED_BASE, PLACEBO_SEED_BASE
 from ablate.results.front.front import confirmed, front_stage
 from ablate.results.front.tables import network
 from ablate.results.rendering.numbers import printable
-from ablate.results.trials.confirmation import Confirmations, confirmations
+from ablate.results.trials.frozen import Confirmations, confirmations
 from ablate.results.trials.pooling import NETWORK
 from ablate.results.trials.results import Results
 from ablate.study import PLACEBO, Study
