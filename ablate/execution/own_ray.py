@@ -7,7 +7,6 @@ import math
 import os
 import re
 import secrets
-import select
 import signal
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
+from multiprocessing.connection import wait
 from pathlib import Path
 
 from ablate.base.errors import ClusterLostError, ResourceError
@@ -161,7 +161,7 @@ def _answer(ours: OwnRay, deadline: float, check: Callable[[], None]) -> dict[st
     """Return what the process prints once its Ray has started or failed; raise TimeoutError at the deadline."""
     output = ours.process.stdout
     assert output is not None
-    while not select.select([output], [], [], POLL_SECONDS)[0]:
+    while not wait([output], POLL_SECONDS):
         check()
         if (ended := ours.ended()) is not None:
             raise not_started(ended)

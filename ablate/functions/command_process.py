@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import subprocess
 import time
@@ -11,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from multiprocessing.connection import wait
 from pathlib import Path
 from time import monotonic, perf_counter
 
@@ -88,7 +88,7 @@ class Running:
         """
         ended = self._process.poll() is not None  # what it has printed is in the pipe then
         watched = [*others, self._ended, *([self._output.fileno()] if self._open else [])]
-        ready, *_ = select.select(watched, [], [], 0 if ended else seconds)
+        ready = wait(watched, 0 if ended else seconds)
         prints = self._open and self._output.fileno() in ready
         lines: Sequence[str] = ()
         if prints:

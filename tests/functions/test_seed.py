@@ -478,7 +478,7 @@ def test_an_error_after_the_last_report_is_told_and_the_report_stands(tmp_path: 
 
     notes: dict[str, str] = {}
     assert [each.epoch for each in reports(trial(), of=function(train), notes=notes)] == [1, 2, 3, 4]
-    assert all(re.search(here(-4) + r"the code called sys.exit\(0\)$", line) for line in notes)
+    assert all(re.search(here(-4) + r"the code called sys.exit\(0\)$", line) for line in notes.values())
     assert len(notes) == 1
     assert len([*tmp_path.iterdir()]) == 2, "other seeds run to their end too"
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import resource
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +42,12 @@ def test_a_trial_shows_what_it_printed(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(SCRIPT)
     (tmp_path / "study.yaml").write_text(STUDY)
-    out = succeed(capfd, "search", "study.yaml", "--executor", "local")
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    with ExitStack() as held:  # a process may have more files open than select() can watch
+        for _ in range(min(1100, most - 200)):
+            held.enter_context((tmp_path / "train.py").open())
+        out = succeed(capfd, "search", "study.yaml", "--executor", "local")
     assert "line 3" not in out, "the terminal shows progress only"
     whole = [f"line {line} \\x07" for line in range(30)]
     failed = next(number for number in (0, 1) if "FAIL" in succeed(capfd, "trial", "printed", str(number)))

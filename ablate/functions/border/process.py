@@ -16,7 +16,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from multiprocessing.connection import Connection, Pipe
+from multiprocessing.connection import Connection, Pipe, wait
 from time import monotonic
 from typing import Any, Literal
 
@@ -107,7 +107,7 @@ class Server:
     ) -> dict[str, Any]:
         try:
             socket.send_fds(self._line, [json.dumps(request).encode()], descriptors)
-            while not select.select([self._line], [], [], ASK_SECONDS)[0]:
+            while not wait([self._line], ASK_SECONDS):
                 watch()
             content = self._line.recv(MESSAGE_BYTES)
         except (BrokenPipeError, ConnectionResetError):
