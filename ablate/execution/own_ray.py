@@ -158,10 +158,10 @@ def _start(folder: Path, seconds: int, check: Callable[[], None]) -> OwnRay:
 
 
 def _answer(ours: OwnRay, deadline: float, check: Callable[[], None]) -> dict[str, str]:
-    """Return what the process prints once its Ray has started or failed; raise TimeoutError at the deadline."""
+    """Return what the process prints once Ray has started or failed; raise TimeoutError at `deadline`."""
     output = ours.process.stdout
     assert output is not None
-    while not wait([output], POLL_SECONDS):
+    while not wait([output.fileno()], POLL_SECONDS):
         check()
         if (ended := ours.ended()) is not None:
             raise not_started(ended)
