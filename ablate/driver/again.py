@@ -29,7 +29,7 @@ def unreported(ledger: Ledger, study: Study) -> list[TrialRecord]:
 def retry_unreported(writer: StudyWriter, ledger: Ledger, study: Study, files: Mapping[str, str]) -> None:
     """Ask for another attempt of those trials if code (`files`), packages or variables differ from the last driver's.
 
-    While no trial has reported, ask always: what a script imports is not watched.
+    While no trial has reported, ask always: a change of an imported module is not seen.
     What cannot be tried again, such as a trial of a deterministic study, is refused as `ablate retry` is.
     """
     now = _ran_with(study, files)

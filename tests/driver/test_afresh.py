@@ -110,8 +110,8 @@ def test_the_same_command_tries_every_trial_again_while_none_has_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("script.py").write_text("import mended, sys\nassert sys.argv[2]\nprint('val_error=1')\n")
+    Path("script.py").write_text("import needed, sys\nassert sys.argv[2]\nprint('val_error=1')\n")
     assert searched(capfd, STUDY)[0] == 1
-    Path("mended.py").touch()  # what a script imports is not watched
+    Path("needed.py").touch()  # ablate does not notice that an imported module has changed
     code, out, err = searched(capfd, STUDY)
     assert (code, "Validation numbers of 3 search trials." in out, "Note: " in out) == (0, True, False), (out, err)

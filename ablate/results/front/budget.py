@@ -45,7 +45,7 @@ def hours_text(content: Mapping[str, float | None], *, left: bool = False) -> st
 def ended_early(results: Results) -> dict[str, str]:
     """Return why the search of a data set ended before its budget was spent, by data set.
 
-    A search that has begun more trials since then goes on, and is left out.
+    A search that began more trials afterwards has not ended: left out.
     """
     study, found = results.study, {}
     for dataset in study.labels if study.compare is None and not study.budget.counts else ():
