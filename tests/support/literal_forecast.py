@@ -59,10 +59,12 @@ def may_win(
         gained = [(seen[t][2] - ends[t]) / seen[t][3] for t in teachers if large(seen[t][3], seen, teachers, 3)]
         middle = 0.5 * octaves
         middle = (2 * middle + len(moved) * median(moved)) / (2 + len(moved)) if moved else middle
-        high = max(0.75 * octaves, quantile(gained) if gained else 0.0, middle)
+        high = quantile(gained) if gained else 0.0
+        on_front = objectives > 1 and column < objectives
+        high = (octaves + len(gained) * high) / (2 + len(gained)) if on_front else max(high, 0.75 * octaves)
         for each in looked_at:
             forecasts[each].append(seen[each][0] - middle * seen[each][1])
-        optimistic.append(seen[trial][2] - high * seen[trial][3] - 2 * spread(at, told, column))
+        optimistic.append(seen[trial][2] - max(high, middle) * seen[trial][3] - 2 * spread(at, told, column))
     kept = [tuple(ends_of(told[each], kinds)) for each in complete]
     kept = [row[:objectives] for row in kept if all(value <= 0 for value in row[objectives:])]
     if any(value > 0 for value in optimistic[objectives:]):

@@ -330,7 +330,7 @@ def _levels(losses: Array, complete: NDArray[np.bool_]) -> tuple[Array, float]:
     """Return log(loss - least) of trials, and `least`, below the best complete one by half of its way to the median.
 
     A trial without a loss counts as the worst one. The median is that of all trials, because those that early stopping
-    lets end are alike: their own median would make much of their small differences.
+    lets end are alike.
     """
     known = np.isfinite(losses)
     if not known.any():

@@ -125,20 +125,22 @@ class Remaining:
         """Learn it from the levels [n, 4, columns] and the ends [n, columns] of finished trials.
 
         `share` is the part of the training that was seen. Before any trial has finished, each doubling that is left is
-        expected to bring MIDDLE of the last one, and at most HIGH of it. Of an objective the better half of the trials
-        teaches; of a constraint all of them.
+        expected to bring MIDDLE of the last one. Of an objective the better half of the trials teaches; of a constraint
+        all of them. For a constraint and for a single objective `high` is at least HIGH: slow learners may be best.
         """
-        octaves = math.log2(1 / share)
-        middle = np.full(levels.shape[2], MIDDLE * octaves)
-        high = np.full(levels.shape[2], HIGH * octaves)
+        octaves, columns = math.log2(1 / share), levels.shape[2]
+        single = np.arange(columns) >= (objectives if objectives > 1 else 0)
+        middle = np.full(columns, MIDDLE * octaves)
+        high = np.where(single, HIGH, MIDDLE) * octaves
         for place, end in enumerate(ends.T):
             known = np.flatnonzero(~np.isnan(end) & ~np.isnan(levels[:, 0, place]))
             most = math.ceil(GOOD * len(known)) if place < objectives else len(known)
             good = known[end[known].argsort(kind="stable")[:most]]
-            if len(moved := _ratios(levels[good, :2, place], end[good])):
-                middle[place] = (WEIGHT * middle[place] + len(moved) * np.median(moved)) / (WEIGHT + len(moved))
-            if len(gained := _ratios(levels[good, 2:, place], end[good])):
-                high[place] = max(high[place], np.quantile(gained, QUANTILE))
+            if count := len(moved := _ratios(levels[good, :2, place], end[good])):
+                middle[place] = (WEIGHT * middle[place] + count * np.median(moved)) / (WEIGHT + count)
+            if count := len(gained := _ratios(levels[good, 2:, place], end[good])):
+                told, own = np.quantile(gained, QUANTILE), high[place]
+                high[place] = max(own, told) if single[place] else (WEIGHT * own + count * told) / (WEIGHT + count)
         return Remaining(middle=middle, high=np.maximum(middle, high))
 
     def forecasts(self, levels: Array) -> Array:

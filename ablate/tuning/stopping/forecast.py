@@ -100,8 +100,8 @@ class Forecast:
     The best end that a trial may still reach follows from its own last improvement and from how much the study's
     finished trials improved after the same look (`Remaining`), with two standard deviations of the noise. The trial is
     stopped if a rival would dominate even that, or if it would break a bound that a complete trial keeps. Rivals are
-    complete trials and the forecasts of others at the same look, as far as they keep the bounds: what breaks a bound
-    stops nobody. The first report is never a look.
+    complete trials and the forecasts of others at the same look, as far as they keep the bounds. The first report is
+    never a look.
     """
 
     def __init__(self, curves: Curves) -> None:

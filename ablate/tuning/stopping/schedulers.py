@@ -49,19 +49,19 @@ class Scheduler(Protocol):
 
 
 def build_none(request: SchedulerRequest) -> Scheduler:
-    """Return the scheduler that never stops a trial."""
+    """Return one that never stops a trial."""
     _take_no_options(request)
     return Unscheduled()
 
 
 def build_forecast(request: SchedulerRequest) -> Scheduler:
-    """Return the default: it stops a trial that even a good end would leave behind what is known (forecast.py)."""
+    """Return the default scheduler."""
     _take_no_options(request)
     return Forecast(request.curves)
 
 
 def build_asha(request: SchedulerRequest) -> Scheduler:
-    """Return asynchronous successive halving, which ranks by fronts if there are several objectives."""
+    """Return asynchronous successive halving."""
     _take_no_options(request)
     return Asha(reduction=request.reduction, min_epochs=request.min_epochs)
 
@@ -123,7 +123,7 @@ class Asha:
 
 
 class Rung:
-    """The losses that trials had when they reached a rung; those of a trial with a NaN are worse than all others."""
+    """The losses that trials had when they reached a rung."""
 
     def __init__(self) -> None:
         self._numbers: set[int] = set()

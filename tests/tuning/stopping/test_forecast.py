@@ -117,12 +117,13 @@ def test_a_slow_learner_goes_on_and_a_flat_one_is_stopped() -> None:
     assert driven.run(5, lambda epoch: 0.9) == 2, "an eighth of the training"
 
 
-def test_the_first_report_stops_nobody() -> None:
-    driven = Driven(function_study([LOSS], epochs=8))
-    for number in range(3):
-        driven.run(number, lambda _: 0.1)
-    assert driven.report(3, 1, val_loss=100.0)
-    assert not driven.report(3, 2, val_loss=100.0)
+def test_what_finished_trials_teach_stops_a_member_of_no_front_but_not_a_single_objective() -> None:
+    """They learn nothing after a quarter of the training. Another one improves as much until then, but is behind."""
+    for objectives, trained in (([LOSS], 8), ([LOSS, COST], 2)):
+        driven = Driven(function_study(objectives))
+        for number in range(8):
+            driven.run(number, lambda epoch: 1.0 - 0.2 * min(math.log2(epoch), 2.0), val_leaves=lambda _: 1.0)
+        assert driven.run(8, lambda epoch: 1.15 - 0.2 * min(math.log2(epoch), 2.0), val_leaves=lambda _: 2.0) == trained
 
 
 def test_the_best_report_counts_of_a_curve_that_overfits() -> None:
