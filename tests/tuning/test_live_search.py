@@ -39,7 +39,7 @@ def test_the_hypervolume_is_a_share_of_that_of_the_best_thinkable_network(monkey
     share = Share(parse_study(live_search.study_file("digits", 1)))
     assert share.length == 27
     assert share.of([]) == 0
-    assert share.of(trained("a", 1.0)) == pytest.approx(0.5 * math.log(200) / math.log(2000))  # below 2 * 10^5
+    assert share.of(trained("a", 1.0)) == pytest.approx(0.5 * math.log(60) / math.log(600))  # below 6 * 10^4
 
 
 def test_the_study_of_a_live_search_is_the_shipped_one_with_the_seed_of_the_repetition() -> None:
