@@ -57,11 +57,10 @@ def may_win(
         teachers = order[: math.ceil(len(order) / 2)] if column < objectives else order
         moved = [(seen[t][0] - ends[t]) / seen[t][1] for t in teachers if large(seen[t][1], seen, teachers, 1)]
         gained = [(seen[t][2] - ends[t]) / seen[t][3] for t in teachers if large(seen[t][3], seen, teachers, 3)]
-        middle = 0.5 * octaves
-        middle = (2 * middle + len(moved) * median(moved)) / (2 + len(moved)) if moved else middle
+        middle = (octaves + len(moved) * median(moved)) / (2 + len(moved)) if moved else 0.5 * octaves
         high = quantile(gained) if gained else 0.0
-        on_front = objectives > 1 and column < objectives
-        high = (octaves + len(gained) * high) / (2 + len(gained)) if on_front else max(high, 0.75 * octaves)
+        floor = 0.75 * octaves if objectives == 1 or column >= objectives else None
+        high = max(high, floor) if floor is not None else (octaves + len(gained) * high) / (2 + len(gained))
         for each in looked_at:
             forecasts[each].append(seen[each][0] - middle * seen[each][1])
         optimistic.append(seen[trial][2] - max(high, middle) * seen[trial][3] - 2 * spread(at, told, column))

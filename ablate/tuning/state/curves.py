@@ -129,9 +129,9 @@ class Remaining:
         all of them. For a constraint and for a single objective `high` is at least HIGH: slow learners may be best.
         """
         octaves, columns = math.log2(1 / share), levels.shape[2]
-        single = np.arange(columns) >= (objectives if objectives > 1 else 0)
+        several = (np.arange(columns) < objectives) & (objectives > 1)
         middle = np.full(columns, MIDDLE * octaves)
-        high = np.where(single, HIGH, MIDDLE) * octaves
+        high = np.where(several, MIDDLE, HIGH) * octaves
         for place, end in enumerate(ends.T):
             known = np.flatnonzero(~np.isnan(end) & ~np.isnan(levels[:, 0, place]))
             most = math.ceil(GOOD * len(known)) if place < objectives else len(known)
@@ -140,7 +140,7 @@ class Remaining:
                 middle[place] = (WEIGHT * middle[place] + count * np.median(moved)) / (WEIGHT + count)
             if count := len(gained := _ratios(levels[good, 2:, place], end[good])):
                 told, own = np.quantile(gained, QUANTILE), high[place]
-                high[place] = max(own, told) if single[place] else (WEIGHT * own + count * told) / (WEIGHT + count)
+                high[place] = (WEIGHT * own + count * told) / (WEIGHT + count) if several[place] else max(own, told)
         return Remaining(middle=middle, high=np.maximum(middle, high))
 
     def forecasts(self, levels: Array) -> Array:

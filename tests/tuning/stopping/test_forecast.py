@@ -115,15 +115,16 @@ def test_a_slow_learner_goes_on_and_a_flat_one_is_stopped() -> None:
         driven.run(number, lambda epoch, number=number: 0.5 + 0.02 * number + 0.1 * 0.5**epoch)
     assert driven.run(4, lambda epoch: 1.0 - 0.24 * math.log2(epoch)) == 16
     assert driven.run(5, lambda epoch: 0.9) == 2, "an eighth of the training"
+    short = Driven(function_study([LOSS], epochs=8))
+    assert [short.run(number, lambda _: 0.1) for number in range(3)] == [8] * 3
+    assert [short.report(3, epoch, val_loss=100.0) for epoch in (1, 2)] == [True, False], "the first stops nobody"
 
 
 def test_what_finished_trials_teach_stops_a_member_of_no_front_but_not_a_single_objective() -> None:
-    """They learn nothing after a quarter of the training. Another one improves as much until then, but is behind."""
-    for objectives, trained in (([LOSS], 8), ([LOSS, COST], 2)):
-        driven = Driven(function_study(objectives))
-        for number in range(8):
-            driven.run(number, lambda epoch: 1.0 - 0.2 * min(math.log2(epoch), 2.0), val_leaves=lambda _: 1.0)
-        assert driven.run(8, lambda epoch: 1.15 - 0.2 * min(math.log2(epoch), 2.0), val_leaves=lambda _: 2.0) == trained
+    for objectives, trained in (([LOSS], 8), ([LOSS, COST], 2)):  # all learn until a quarter of the training
+        driven, curve = Driven(function_study(objectives)), lambda epoch: 1.0 - 0.2 * min(math.log2(epoch), 2.0)
+        assert [driven.run(number, curve, val_leaves=lambda _: 1.0) for number in range(8)] == [16] * 8
+        assert driven.run(8, lambda epoch: 0.15 + curve(epoch), val_leaves=lambda _: 2.0) == trained  # noqa: B023
 
 
 def test_the_best_report_counts_of_a_curve_that_overfits() -> None:
